@@ -1,0 +1,58 @@
+# Needs only Python 3.10 to 3.12 and make; everything else goes into .venv, once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONFIG ?= yamls/quickstart.yaml
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-dist test-gpu bench lint clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(VENV)/.installed  ## train the quickstart with all callbacks on, and list what they wrote
+	$(BIN)/composer-memprof train $(CONFIG) $(ARGS)
+
+test: $(VENV)/.installed-dev  ## all tests that this machine can run, two-rank ones included
+	$(BIN)/python -m pytest -m 'not gpu' $(ARGS)
+
+test-dist: $(VENV)/.installed-dev  ## the tests on two ranks over gloo
+	$(BIN)/python -m pytest -m dist $(ARGS)
+
+test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+bench: $(VENV)/.installed-dev  ## what the callbacks cost, as ratios from one run
+	$(BIN)/python -m tests.benchmarks.run $(ARGS)
+
+lint: $(VENV)/.installed-dev  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:  ## remove the virtual environment, caches and the runs
+	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv installs in seconds what takes pip minutes; where it can't be had, pip does.
+define install
+	@if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --quiet --python $(BIN)/python $(1); \
+	else $(BIN)/python -m pip install --quiet $(1); fi
+endef
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+		sys.exit(0 if (3, 10) <= v <= (3, 12) else "composer_memprof needs Python 3.10 to 3.12, not %d.%d; name one: make PYTHON=python3.11" % v)'
+	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet uv || echo 'uv could not be had; installing with pip, which takes some minutes'
+
+$(VENV)/.installed: setup.cfg $(BIN)/python
+	@echo 'installing composer_memprof into $(VENV) (once; about 5 GB with torch)'
+	$(call install,-e .)
+	@touch $@
+
+$(VENV)/.installed-dev: setup.cfg $(BIN)/python
+	@echo 'installing composer_memprof and its tests into $(VENV) (once; about 5 GB with torch)'
+	$(call install,-e '.[dev]')
+	@touch $@ $(VENV)/.installed

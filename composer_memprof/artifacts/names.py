@@ -1,0 +1,170 @@
+"""From format strings to the names of files, here and in a store.
+
+The variables are Composer's own. A name never leaves its folder: what a run puts into it (its ``run_name``) is not
+trusted to be a plain name.
+"""
+
+from __future__ import annotations
+
+import os
+import string
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Optional, Sequence
+
+from composer.core import Timestamp
+from composer.utils import dist
+
+from composer_memprof.artifacts.numbering import before_suffix, counted
+from composer_memprof.words import nearest
+
+RUN_VARIABLES = ('run_name', 'rank', 'local_rank', 'world_size', 'local_world_size', 'node_rank')
+TIME_VARIABLES = (
+    *('epoch', 'batch', 'batch_in_epoch', 'sample', 'sample_in_epoch', 'token', 'token_in_epoch'),
+    *('total_wct', 'epoch_wct', 'batch_wct'),
+)
+
+
+def check_template(template: object, parameter: str, allowed: Sequence[str]) -> str:
+    """Return ``template`` if it is a format string over ``allowed`` variables.
+
+    Raises:
+        ValueError: naming the parameter, the variable and what is allowed.
+    """
+    if not isinstance(template, (str, os.PathLike)) or not os.fspath(template):
+        raise ValueError(f'{parameter}={template!r} is not allowed; it must be a format string, not empty')
+    text = str(os.fspath(template))
+    try:
+        fields = [(field, spec or '') for _, field, spec, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise ValueError(f'{parameter}={text!r} is no format string: {error}') from error
+    for field, spec in fields:
+        if field not in allowed or '{' in spec:
+            raise ValueError(
+                f"{parameter}={text!r}: {{{field}}} is unknown; allowed are {', '.join(allowed)}"
+                f'{nearest(field, allowed)}'
+            )
+    return text
+
+
+def has_variable(template: str, variable: str) -> bool:
+    return any(field == variable for _, field, _, _ in string.Formatter().parse(template))
+
+
+def check_run_name(run_name: str, *templates: Optional[str]) -> None:
+    """Refuse a run name that would lead a name out of its folder.
+
+    Raises:
+        ValueError: if a template uses ``run_name`` and it is absolute, climbs with ``..``, or is not printable.
+    """
+    if not any(template is not None and has_variable(template, 'run_name') for template in templates):
+        return
+    parts = run_name.replace('\\', '/').split('/')
+    if '..' in parts or run_name.startswith(('/', '\\', '~')) or not run_name.isprintable() or not run_name:
+        raise ValueError(
+            f'run_name={run_name!r} would lead out of the folder it names; give a run_name of plain words, without '
+            '.., a leading slash or control characters'
+        )
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The moment that an artifact belongs to: Composer's timestamp, and ``.eval12`` outside of training.
+
+    ``rank`` None: this process's.
+    """
+
+    run_name: str
+    timestamp: Timestamp
+    mark: str = ''
+    rank: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The name of a window's files: format strings, with the suffix of the main one.
+
+    Args:
+        filename (str): relative to the folder.
+        remote (str, optional): without ``{batch}`` a folder in the store, otherwise a prefix that takes each
+            file's suffix. None: nothing is uploaded.
+        suffix (str): of the window's main file; further ones put theirs in its place.
+    """
+
+    filename: str
+    remote: Optional[str]
+    suffix: str
+
+    def local(self, stamp: Stamp, suffix: str, number: int) -> str:
+        """The name relative to the folder. The ``number``-th of its kind (from 2 on) carries it before its suffix.
+
+        Raises:
+            ValueError: if the name would leave the folder.
+        """
+        name = before_suffix(self._stem(self.filename, stamp) + suffix, stamp.mark + counted(number))
+        if PurePosixPath(name).is_absolute() or '..' in PurePosixPath(name).parts or '\0' in name:
+            raise ValueError(f'filename={self.filename!r} gives {name!r}, which leaves its folder')
+        return name
+
+    def in_store(self, stamp: Stamp, suffix: str, number: int, local: str) -> Optional[str]:
+        """The name in the store of the file whose local name is ``local``, or None."""
+        if self.remote is None:
+            return None
+        if not has_variable(self.remote, 'batch'):
+            return f'{_format(self.remote, stamp).rstrip("/")}/{local}'
+        return before_suffix(self._stem(self.remote, stamp) + suffix, stamp.mark + counted(number))
+
+    def _stem(self, template: str, stamp: Stamp) -> str:
+        for ending in (f'{self.suffix}.gz', self.suffix):
+            if ending and template.endswith(ending):
+                return _format(template[: -len(ending)], stamp)
+        return _format(template, stamp)
+
+
+def _format(template: str, stamp: Stamp) -> str:
+    now = stamp.timestamp
+    return template.format(
+        **_run_variables(stamp.run_name, stamp.rank),
+        epoch=int(now.epoch),
+        batch=int(now.batch),
+        batch_in_epoch=int(now.batch_in_epoch),
+        sample=int(now.sample),
+        sample_in_epoch=int(now.sample_in_epoch),
+        token=int(now.token),
+        token_in_epoch=int(now.token_in_epoch),
+        total_wct=now.total_wct.total_seconds(),
+        epoch_wct=now.epoch_wct.total_seconds(),
+        batch_wct=now.batch_wct.total_seconds(),
+    )
+
+
+def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
+    """Of this process, or of another ``rank``, on nodes of equal size."""
+    local_world_size = dist.get_local_world_size()
+    own = rank is None or rank == dist.get_global_rank()
+    return {
+        'run_name': run_name,
+        'rank': dist.get_global_rank() if rank is None else rank,
+        'local_rank': dist.get_local_rank() if own or rank is None else rank % local_world_size,
+        'world_size': dist.get_world_size(),
+        'local_world_size': local_world_size,
+        'node_rank': dist.get_node_rank() if own or rank is None else rank // local_world_size,
+    }
+
+
+def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
+    """The run's folder, from a template over run variables."""
+    return Path(template.format(**_run_variables(run_name, rank)))
+
+
+def inside(folder: Path, name: str) -> Path:
+    """``folder / name``, with every link followed.
+
+    Raises:
+        ValueError: if that leads out of ``folder``.
+    """
+    home = folder.resolve()
+    path = (home / name).resolve()
+    if home != path and home not in path.parents:
+        raise ValueError(f'{name!r} leads out of {str(folder)!r}')
+    return path

@@ -1,0 +1,9 @@
+"""The callbacks, and the names that YAML knows them by (the same in LLM Foundry, through its entry points)."""
+
+from composer_memprof.callbacks.host_rss import HostRSS
+from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
+from composer_memprof.callbacks.torch_profiler import TorchProfiler
+
+__all__ = ['CALLBACKS', 'HostRSS', 'MemorySnapshot', 'TorchProfiler']
+
+CALLBACKS = {f'memprof_{callback.kind}': callback for callback in (MemorySnapshot, TorchProfiler, HostRSS)}

@@ -1,0 +1,118 @@
+"""Who may record at once. Kineto has one session a process; whatever takes Python stacks clashes pairwise.
+
+Callbacks that record exactly the same windows share a recorder. Others that would clash are refused before training
+where that can be proved, and otherwise the later one steps aside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+from composer.core import State
+from composer.profiler import ProfilerAction
+from composer.profiler import TorchProfiler as ComposerTorchProfiler
+
+from composer_memprof.recorders import kineto
+from composer_memprof.schedule import first_common_batch
+from composer_memprof.words import warn
+
+if TYPE_CHECKING:
+    from composer_memprof.callbacks.base import ProfilingCallback
+
+KINETO = 'kineto'
+PYTHON_STACKS = 'python_stacks'
+
+#: Who holds what right now, in this process: resource -> (owner, its name).
+_held: dict[str, tuple[object, str]] = {}
+
+
+def claim(owner: object, name: str, resources: frozenset[str]) -> Optional[str]:
+    """Take ``resources`` for ``owner``; returns who has one of them already, and then takes none."""
+    for resource in resources:
+        holder = _held.get(resource)
+        if holder is not None and holder[0] is not owner:
+            return holder[1]
+    if KINETO in resources and KINETO not in _held and kineto.is_profiling():
+        return 'another torch profiler'
+    for resource in resources:
+        _held[resource] = (owner, name)
+    return None
+
+
+def release(owner: object) -> None:
+    """Give back all that ``owner`` holds."""
+    for resource in [resource for resource, holder in _held.items() if holder[0] is owner]:
+        del _held[resource]
+
+
+def kineto_for(callback: ProfilingCallback, state: State, arguments: Mapping[str, Any]) -> kineto.KinetoRecorder:
+    """The session to record with: of a callback before this one with the same windows, or a new one."""
+    for other in _ours_before(callback, state):
+        if other.kineto is not None and callback.when == other.when:
+            other.kineto.widen(**arguments)
+            return other.kineto
+    return kineto.KinetoRecorder(**arguments)
+
+
+def refuse_overlap(callback: ProfilingCallback, state: State) -> None:
+    """Refuse two callbacks that can't record at once, and provably would.
+
+    Raises:
+        ValueError: naming both, and the batch.
+    """
+    for other in _ours_before(callback, state):
+        if not callback.resources & other.resources or callback.when == other.when:
+            continue
+        if 'train' not in callback.when.stages & other.when.stages:
+            continue
+        ranks = [rank for rank in _sample_ranks(callback, other) if callback.may_run_on(rank) and other.may_run_on(rank)]
+        batch = first_common_batch(other.when.schedule, callback.when.schedule, ranks)
+        if batch is not None:
+            raise ValueError(
+                f'schedule: {type(other).__name__} and {type(callback).__name__} would both record batch {batch} '
+                f'(from where the run starts), but {_why(callback.resources & other.resources)}; give them the same '
+                'schedule, to share one session, or windows apart from each other'
+            )
+
+
+def _ours_before(callback: ProfilingCallback, state: State) -> list[ProfilingCallback]:
+    from composer_memprof.callbacks.base import ProfilingCallback
+
+    before = state.callbacks[: state.callbacks.index(callback)] if callback in state.callbacks else []
+    return [other for other in before if isinstance(other, ProfilingCallback)]
+
+
+def _sample_ranks(*callbacks: ProfilingCallback) -> list[int]:
+    """Each rank that is treated differently, and one that is not."""
+    named = {rank for callback in callbacks for rank in callback.when.schedule.named_ranks()}
+    named |= {rank for callback in callbacks for rank in callback.when.ranks or ()}
+    return [*sorted(named), max(named, default=-1) + 1]
+
+
+def _why(resources: frozenset[str]) -> str:
+    if KINETO in resources:
+        return "torch's profiler has one session a process"
+    return 'only one tool at a time can follow Python calls'
+
+
+# -- Composer's own profiler --------------------------------------------------------------------------------------
+
+
+def has_composer_torch_profiler(state: State) -> bool:
+    return state.profiler is not None and any(isinstance(cb, ComposerTorchProfiler) for cb in state.callbacks)
+
+
+def composer_wants_batch(state: State) -> bool:
+    """Whether Composer's own TorchProfiler records, or warms up for, the batch about to start."""
+    if not has_composer_torch_profiler(state):
+        return False
+    assert state.profiler is not None
+    return state.profiler.schedule(state) != ProfilerAction.SKIP
+
+
+def explain_composer_profiler(name: str) -> None:
+    warn(
+        f"{name} keeps out of the batches that Composer's own TorchProfiler records. To let {name} serve the "
+        "Profiler's schedule instead, switch Composer's off: Profiler(..., torch_prof_record_shapes=False, "
+        'torch_prof_profile_memory=False, torch_prof_with_stack=False, torch_prof_with_flops=False)'
+    )

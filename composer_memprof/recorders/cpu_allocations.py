@@ -1,0 +1,123 @@
+"""A memory snapshot on the CPU, where torch has no allocator history: from the profiler's allocation events.
+
+The result has the form of ``torch.cuda.memory._snapshot()``, so that the same tools read it. Memory that was
+allocated before the recording is not in it, and neither is what other libraries allocate. Each live block is a
+segment of its own, since malloc tells of none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, NamedTuple, Optional
+
+import torch
+
+from composer_memprof.recorders.kineto import KinetoResult
+
+#: What a session needs to record for this.
+PROFILE_ARGUMENTS = {'profile_memory': True, 'with_stack': True}
+
+Frame = dict[str, Any]
+
+
+class _Call(NamedTuple):
+    """A Python call on the way to an allocation, linked to the call around it."""
+
+    caller: Frame
+    function: Optional[Frame]  # None of a C function, which has no frame of its own
+    outer: Optional[_Call]
+
+
+class _Allocation(NamedTuple):
+    time_ns: int
+    address: int
+    size: int  # negative: freed
+    call: Optional[_Call]
+
+
+def snapshot_of(result: KinetoResult) -> dict[str, Any]:
+    """The session's CPU allocations as a snapshot: ``device_traces`` and ``segments``, sizes in bytes."""
+    frames_of = _Frames()
+    trace: list[dict[str, Any]] = []
+    live: dict[int, tuple[int, list[Frame]]] = {}
+    for allocation in sorted(_allocations(result), key=lambda allocation: allocation.time_ns):
+        frames = frames_of(allocation.call)
+        event = {'addr': allocation.address, 'size': abs(allocation.size), 'stream': 0, 'frames': frames}
+        event['time_us'] = allocation.time_ns // 1000
+        if allocation.size > 0:
+            live[allocation.address] = (allocation.size, frames)
+            trace.append({'action': 'alloc', **event})
+        else:
+            live.pop(allocation.address, None)
+            trace.append({'action': 'free_requested', **event})
+            trace.append({'action': 'free_completed', **event})
+    return {
+        'segments': [_segment(address, size, frames) for address, (size, frames) in sorted(live.items())],
+        'device_traces': [trace],
+        'allocator_settings': {},
+        'external_annotations': [],
+        'composer_memprof': {'device': 'cpu', 'torch': torch.__version__, 'recorder': 'profiler'},
+    }
+
+
+def _segment(address: int, size: int, frames: list[Frame]) -> dict[str, Any]:
+    block = {'address': address, 'size': size, 'requested_size': size, 'state': 'active_allocated', 'frames': frames}
+    return {
+        'device': 0,
+        'address': address,
+        'total_size': size,
+        'allocated_size': size,
+        'active_size': size,
+        'requested_size': size,
+        'stream': 0,
+        'segment_type': 'large',
+        'segment_pool_id': (0, 0),
+        'is_expandable': False,
+        'frames': [],
+        'blocks': [block],
+    }
+
+
+def _allocations(result: KinetoResult) -> Iterator[_Allocation]:
+    """Walk the event tree with a stack of our own: it is deep, and each step counts."""
+    from torch._C._profiler import _EventType
+
+    allocation, py_call, py_c_call = _EventType.Allocation, _EventType.PyCall, _EventType.PyCCall
+    pending: list[tuple[Any, Optional[_Call]]] = [(root, None) for root in result.events()]
+    while pending:
+        event, call = pending.pop()
+        tag = event.tag
+        if tag == allocation:
+            fields = event.extra_fields
+            if fields.device.type == 'cpu':
+                yield _Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, call)
+        elif tag == py_call:
+            fields = event.extra_fields
+            call = _Call(_frame(fields.caller), _frame(fields.callsite), call)
+        elif tag == py_c_call:
+            call = _Call(_frame(event.extra_fields.caller), None, call)
+        pending.extend((child, call) for child in event.children)
+
+
+def _frame(state: Any) -> Frame:
+    return {'filename': state.file_name, 'line': state.line_number, 'name': state.function_name}
+
+
+class _Frames:
+    """Stacks, innermost frame first, one list for all allocations of a call: the pickle then holds each but once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[_Call, list[Frame]]] = {}
+
+    def __call__(self, call: Optional[_Call]) -> list[Frame]:
+        if call is None:
+            return []
+        known = self._known.get(id(call))
+        if known is None:
+            # Of the innermost function only the line where it is defined is known; of the others where they called.
+            frames = [call.function] if call.function is not None else []
+            outer: Optional[_Call] = call
+            while outer is not None:
+                frames.append(outer.caller)
+                outer = outer.outer
+            known = self._known[id(call)] = (call, frames)
+        return known[1]

@@ -1,0 +1,90 @@
+"""Whether a memory series grows for good, and how fast: a robust slope with its interval, and a doubting eye on it.
+
+A process takes up memory in steps while it warms up, and again when a profiler records. Neither is a leak: only what
+still grows, at about the same rate, in every quarter of the time looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence
+
+import numpy as np
+
+_MIN_POINTS = 16
+_MIN_BATCHES = 12
+#: The beginning of a run, which is its warm-up.
+_WARMUP_SHARE = 1 / 3
+#: Two-sided 99 %.
+_Z = 2.576
+#: A quarter must show at least this share of the overall rate.
+_STEADY_SHARE = 0.4
+#: Less than this in all is noise, whatever its rate.
+_MIN_GROWTH_BYTES = 8 << 20
+_MIN_GROWTH_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Bytes a batch, with the 99 % interval. ``clear``: steady, and too much to be noise."""
+
+    per_batch: float
+    low: float
+    high: float
+    clear: bool
+
+
+class Series:
+    """Points (batch, bytes) over a run of any length, in bounded memory: when full, every second one is dropped."""
+
+    def __init__(self, capacity: int = 192) -> None:
+        self._capacity = capacity
+        self._stride = 1
+        self._seen = 0
+        self.batches: list[int] = []
+        self.bytes: list[int] = []
+
+    def add(self, batch: int, size: int) -> None:
+        self._seen += 1
+        if self._seen % self._stride:
+            return
+        self.batches.append(batch)
+        self.bytes.append(size)
+        if len(self.batches) >= self._capacity:
+            self.batches, self.bytes = self.batches[1::2], self.bytes[1::2]
+            self._stride *= 2
+
+    def growth(self) -> Optional[Growth]:
+        return estimate_growth(self.batches, self.bytes)
+
+
+def estimate_growth(batches: Sequence[int], sizes: Sequence[int]) -> Optional[Growth]:
+    """The growth of a series of sizes (bytes) over batches; None where there is too little to go by.
+
+    The slope is Theil and Sen's, the median over all pairs of points; its interval is Sen's, from Kendall's variance
+    (P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau", 1968).
+    """
+    skipped = int(len(batches) * _WARMUP_SHARE)
+    x = np.asarray(batches[skipped:], dtype=np.float64)
+    y = np.asarray(sizes[skipped:], dtype=np.float64)
+    if len(x) < _MIN_POINTS or x[-1] - x[0] < _MIN_BATCHES:
+        return None
+    i, j = np.triu_indices(len(x), 1)
+    apart = x[j] > x[i]
+    slopes = np.sort((y[j] - y[i])[apart] / (x[j] - x[i])[apart])
+    n = len(x)
+    spread = _Z * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    low = slopes[max(int((len(slopes) - spread) / 2), 0)]
+    high = slopes[min(int((len(slopes) + spread) / 2), len(slopes) - 1)]
+    slope = float(np.median(slopes))
+    grown = slope * (x[-1] - x[0])
+    clear = low > 0 and grown > max(_MIN_GROWTH_BYTES, _MIN_GROWTH_SHARE * y[0]) and _is_steady(x, y, slope)
+    return Growth(slope, float(low), float(high), bool(clear))
+
+
+def _is_steady(x: np.ndarray, y: np.ndarray, slope: float) -> bool:
+    centers = [(np.median(a), np.median(b)) for a, b in zip(np.array_split(x, 5), np.array_split(y, 5))]
+    return all(
+        later_y - y0 >= _STEADY_SHARE * slope * (later_x - x0)
+        for (x0, y0), (later_x, later_y) in zip(centers, centers[1:])
+    )

@@ -1,0 +1,228 @@
+"""Readings of host memory: this process, its children, the machine, and the cgroup that a cluster kills by.
+
+Sizes are bytes. What a platform can't tell is left out, or None.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import psutil
+import torch
+
+_PAGE = resource.getpagesize()
+_HAS_PROC = sys.platform == 'linux' and os.path.exists('/proc/self/statm')
+#: How torch names its DataLoader workers' threads (since 2.6).
+_WORKER_NAME = 'pt_data_worker'
+# cgroup v1 writes "no limit" as about this much.
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Memory of one process: resident, virtual, and the part of the resident that is shared."""
+
+    rss: int
+    vms: int
+    shared: int
+
+
+class ProcessReader:
+    """Reads one process's memory again and again, from a file that is kept open where there is one (2 us a time).
+
+    Raises:
+        ProcessLookupError: once the process is gone.
+    """
+
+    def __init__(self, pid: Optional[int] = None) -> None:
+        self.pid = os.getpid() if pid is None else pid
+        self._file = -1
+        self._process: Optional[psutil.Process] = None
+        if _HAS_PROC:
+            self._file = os.open(f'/proc/{self.pid}/statm', os.O_RDONLY)
+        else:
+            try:
+                self._process = psutil.Process(self.pid)
+            except psutil.Error as error:
+                raise ProcessLookupError(str(error)) from error
+
+    def rss(self) -> int:
+        if self._file < 0:
+            return self.read().rss
+        pages = int(os.pread(self._file, 128, 0).split()[1])
+        if not pages:  # it has ended, and waits for its parent to notice
+            raise ProcessLookupError(self.pid)
+        return pages * _PAGE
+
+    def read(self) -> Usage:
+        if self._file >= 0:
+            fields = os.pread(self._file, 128, 0).split()
+            return Usage(int(fields[1]) * _PAGE, int(fields[0]) * _PAGE, int(fields[2]) * _PAGE)
+        assert self._process is not None
+        try:
+            info = self._process.memory_info()
+        except psutil.Error as error:
+            raise ProcessLookupError(str(error)) from error
+        return Usage(info.rss, info.vms, getattr(info, 'shared', 0))
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def child_pids(pid: int) -> list[int]:
+    """The direct children of a process, oldest first."""
+    if _HAS_PROC:
+        try:
+            pids: set[int] = set()
+            for thread in os.listdir(f'/proc/{pid}/task'):
+                with open(f'/proc/{pid}/task/{thread}/children', 'rb') as file:
+                    pids.update(int(child) for child in file.read().split())
+            return sorted(pids, key=_started)
+        except OSError:  # a kernel without the list, or a thread that has just ended
+            pass
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def _started(pid: int) -> tuple[int, int]:
+    """When a process started, in clock ticks, then its pid."""
+    try:
+        with open(f'/proc/{pid}/stat', 'rb') as file:
+            return int(file.read().rpartition(b')')[2].split()[19]), pid
+    except (OSError, IndexError, ValueError):
+        return sys.maxsize, pid
+
+
+def is_dataloader_worker(pid: int) -> bool:
+    """Whether a child is a worker of a torch DataLoader."""
+    return process_name(pid) == _WORKER_NAME
+
+
+def process_name(pid: int) -> str:
+    try:
+        if _HAS_PROC:
+            return Path(f'/proc/{pid}/comm').read_text().strip()
+        return psutil.Process(pid).name()
+    except (OSError, psutil.Error):
+        return '?'
+
+
+@dataclass(frozen=True)
+class CgroupMemory:
+    """``usage`` without the file cache that the kernel gives back first; ``limit`` is the tightest above us."""
+
+    usage: int
+    limit: Optional[int]
+
+
+class Cgroup:
+    """The memory cgroup of this process, version 1 or 2.
+
+    Args:
+        root (Path): where cgroups are mounted.
+        membership (Path): which cgroups this process is in.
+    """
+
+    def __init__(self, root: Path = Path('/sys/fs/cgroup'), membership: Path = Path('/proc/self/cgroup')) -> None:
+        self._usage_name, self._limit_name, self._cache_name = 'memory.current', 'memory.max', 'inactive_file'
+        self._levels: list[Path] = []
+        own = self._find(root, membership)
+        if own is not None:
+            top, home = own
+            # A limit on any level above kills too.
+            self._levels = [level for level in (home, *home.parents) if level == top or top in level.parents]
+
+    def _find(self, root: Path, membership: Path) -> Optional[tuple[Path, Path]]:
+        """The top of the hierarchy, and our own place in it (the top itself, where only that is shown to us)."""
+        try:
+            lines = membership.read_text().splitlines()
+        except OSError:
+            return None
+        for line in lines:
+            _, _, rest = line.partition(':')
+            controllers, _, path = rest.partition(':')
+            if 'memory' in controllers.split(','):
+                top = root / 'memory'
+                self._usage_name, self._limit_name = 'memory.usage_in_bytes', 'memory.limit_in_bytes'
+                self._cache_name = 'total_inactive_file'
+            elif not controllers and (root / 'cgroup.controllers').exists():
+                top = root
+            else:
+                continue
+            home = top / path.strip().lstrip('/')
+            for place in (home, top):
+                if '..' not in place.parts and (place / self._usage_name).exists():
+                    return top, place
+        return None
+
+    def read(self) -> Optional[CgroupMemory]:
+        """None where this process is in no memory cgroup."""
+        if not self._levels:
+            return None
+        home = self._levels[0]
+        try:
+            usage = int((home / self._usage_name).read_text())
+            for line in (home / 'memory.stat').read_text().splitlines():
+                name, _, value = line.partition(' ')
+                if name == self._cache_name:
+                    usage = max(usage - int(value), 0)
+        except (OSError, ValueError):
+            return None
+        limits = [limit for level in self._levels if (limit := self._limit(level)) is not None]
+        return CgroupMemory(usage, min(limits, default=None))
+
+    def _limit(self, level: Path) -> Optional[int]:
+        try:
+            limit = int((level / self._limit_name).read_text())
+        except (OSError, ValueError):  # 'max'
+            return None
+        return limit if limit < _NO_LIMIT else None
+
+
+def machine_memory() -> dict[str, int]:
+    """Of the whole machine: memory available without swapping, swap in use, and what lies in /dev/shm."""
+    readings = {'available': psutil.virtual_memory().available}
+    try:
+        readings['swap_used'] = psutil.swap_memory().used
+        shm = os.statvfs('/dev/shm')  # noqa: S108
+        readings['dev_shm_used'] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
+    except (OSError, RuntimeError):
+        pass
+    return readings
+
+
+def process_details() -> dict[str, int]:
+    """Of this process, what costs more to read (milliseconds): unique and proportional memory, faults, threads, files."""
+    readings: dict[str, int] = {}
+    process = psutil.Process()
+    try:
+        full: Any = process.memory_full_info()
+        readings['uss'] = full.uss
+        if hasattr(full, 'pss'):
+            readings['pss'] = full.pss
+        readings['threads'] = process.num_threads()
+        readings['open_files'] = process.num_fds() if hasattr(process, 'num_fds') else len(process.open_files())
+    except psutil.Error:
+        pass
+    faults = resource.getrusage(resource.RUSAGE_SELF)
+    readings['minor_faults'], readings['major_faults'] = faults.ru_minflt, faults.ru_majflt
+    pinned = _pinned_bytes()
+    if pinned is not None:
+        readings['pinned'] = pinned
+    return readings
+
+
+def _pinned_bytes() -> Optional[int]:
+    """Host memory that torch holds pinned for copies to a GPU; told by torch 2.7 and later."""
+    if not hasattr(torch.cuda, 'host_memory_stats') or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.host_memory_stats().get('allocated_bytes.current')

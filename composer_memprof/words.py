@@ -1,0 +1,32 @@
+"""Words for people: suggestions, sizes, and warnings that come once."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from typing import Sequence
+
+
+class MemprofWarning(UserWarning):
+    """A profiling callback has something to say, or steps aside; the training goes on."""
+
+
+def warn(message: str) -> None:
+    """Warn the person who runs the training. Callers see to it that it comes once."""
+    warnings.warn(MemprofWarning(f'composer_memprof: {message}'), stacklevel=2)
+
+
+def nearest(word: object, allowed: Sequence[str]) -> str:
+    """``"; did you mean 'active'?"`` for ``'activ'``, or nothing where no allowed word is close."""
+    close = difflib.get_close_matches(str(word), allowed, n=1)
+    return f'; did you mean {close[0]!r}?' if close else ''
+
+
+def human_bytes(count: float) -> str:
+    """``'1.5 GiB'`` of 1610612736."""
+    size, unit = float(count), 'B'
+    for unit in ('B', 'KiB', 'MiB', 'GiB', 'TiB'):
+        if abs(size) < 1024 or unit == 'TiB':
+            break
+        size /= 1024
+    return f'{size:.0f} {unit}' if unit == 'B' else f'{size:.1f} {unit}'
