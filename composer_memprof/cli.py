@@ -1,0 +1,112 @@
+"""The ``composer-memprof`` command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+from rich.console import Console
+
+from composer_memprof.words import MemprofWarning
+
+app = typer.Typer(
+    help='Memory and speed profiling for training with MosaicML Composer.',
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _settings() -> None:
+    """Memory and speed profiling for training with MosaicML Composer."""
+
+
+@app.command(context_settings={'allow_interspersed_args': True})
+def train(
+    config: Path = typer.Argument(..., help='a YAML run config', metavar='CONFIG.yaml'),
+    overrides: Optional[list[str]] = typer.Argument(None, help='settings to change', metavar='[key=value ...]'),
+    as_json: bool = typer.Option(False, '--json', help='list what the run left as JSON'),
+) -> None:
+    """Train as a YAML config says, and list what was recorded."""
+    # Heard once a run at best, and of no use to anyone here: set before torch is imported.
+    os.environ.setdefault('KINETO_LOG_LEVEL', '99')
+    os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')
+    _show_own_warnings_plainly()
+    from composer.utils import dist
+
+    from composer_memprof import config as configs
+    from composer_memprof.report.tables import run_table
+    from composer_memprof.runner import run
+
+    sys.path.insert(0, os.getcwd())  # where the user's own builders are
+    try:
+        result = run(configs.load(config, overrides or []))
+    except configs.ConfigError as error:
+        _say(str(error))
+        raise typer.Exit(2) from None
+    if dist.get_global_rank() != 0:
+        return
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(result), default=str))
+    else:
+        Console(highlight=False).print(run_table(result))
+
+
+@app.command()
+def push(
+    folder: Path = typer.Argument(..., help='searched for manifests, at any depth', metavar='RUN_FOLDER'),
+    as_json: bool = typer.Option(False, '--json', help='report as JSON, one object a file'),
+) -> None:
+    """Upload what the manifests say was not."""
+    from composer_memprof.artifacts import push as pushing
+
+    if not folder.is_dir():
+        _say(f'RUN_FOLDER={str(folder)!r} is no folder')
+        raise typer.Exit(2)
+
+    def report(pushed: pushing.Pushed) -> None:
+        if as_json:
+            typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
+        elif pushed.error is None:
+            typer.echo(f'uploaded {pushed.path} to {pushed.remote}')
+        else:
+            _say(f'{pushed.path} was not uploaded to {pushed.remote}: {pushed.error}')
+
+    results = pushing.push(folder, report=report)
+    if not results and not as_json:
+        typer.echo(f'nothing to upload under {folder}')
+    if any(pushed.error is not None for pushed in results):
+        raise typer.Exit(1)
+
+
+def _show_own_warnings_plainly() -> None:
+    """A warning of ours is one line for a person, without the place in the code that it came from."""
+    show = warnings.showwarning
+
+    def plainly(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
+        if issubclass(category, MemprofWarning):
+            sys.stderr.write(f'{message}\n')
+        else:
+            show(message, category, *rest, **named)
+
+    warnings.showwarning = plainly
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f'composer-memprof: {message}\n')
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == '__main__':
+    main()

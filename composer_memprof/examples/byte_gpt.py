@@ -1,0 +1,76 @@
+"""A small GPT over bytes: a causal transformer without a tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import torch
+from composer.models import ComposerModel
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+VOCAB_SIZE = 256
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part, each after a layer norm and added to its input. (batch, length, d_model)."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+        self.norm_2 = nn.LayerNorm(d_model)
+        self.up = nn.Linear(d_model, 4 * d_model)
+        self.down = nn.Linear(4 * d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, d_model = x.shape
+        qkv = self.qkv(self.norm_1(x)).view(batch, length, 3, self.n_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, d_model))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class ByteGPT(ComposerModel):
+    """A GPT over bytes, for Composer.
+
+    Args:
+        d_model (int): width. Default: ``160``.
+        n_heads (int): attention heads; ``d_model`` is a multiple. Default: ``4``.
+        n_layers (int): blocks. Default: ``4``.
+        max_seq_len (int): longest sequence, in bytes. Default: ``128``.
+
+    Raises:
+        ValueError: if a size is below 1, or ``d_model`` is no multiple of ``n_heads``.
+    """
+
+    def __init__(self, d_model: int = 160, n_heads: int = 4, n_layers: int = 4, max_seq_len: int = 128) -> None:
+        super().__init__()
+        for name, size in (('d_model', d_model), ('n_heads', n_heads), ('n_layers', n_layers)):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f'{name}={size!r} is not allowed; it must be a whole number above 0')
+        if d_model % n_heads:
+            raise ValueError(f'd_model={d_model} is not allowed; it must be a multiple of n_heads={n_heads}')
+        self.byte_embedding = nn.Embedding(VOCAB_SIZE, d_model)
+        self.position_embedding = nn.Embedding(max_seq_len, d_model)
+        self.blocks = nn.ModuleList(Block(d_model, n_heads) for _ in range(n_layers))
+        self.norm = nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, VOCAB_SIZE, bias=False)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Logits (batch, length, 256) of the next byte, from ``input_ids`` (batch, length)."""
+        ids = batch['input_ids']
+        x = self.byte_embedding(ids) + self.position_embedding(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+    def loss(self, outputs: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        """Cross-entropy in nats a byte."""
+        return F.cross_entropy(outputs.flatten(0, 1), batch['labels'].flatten())
+
+    def eval_forward(self, batch: Mapping[str, Tensor], outputs: Any = None) -> Tensor:
+        return self(batch) if outputs is None else outputs
