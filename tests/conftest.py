@@ -1,0 +1,137 @@
+"""Real parts for the tests: a small model, data, a Trainer, and an S3 API on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+import torch
+from composer import Trainer
+from composer.models import ComposerModel
+from torch.utils.data import DataLoader, Dataset
+
+from composer_memprof.artifacts.manifest import Entry, find_manifests, read_manifest
+
+FEATURES = 16
+
+
+class Regression(ComposerModel):
+    """Two layers and a squared error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.net(batch[0])
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        return (outputs - batch[1]).pow(2).mean()
+
+    def eval_forward(self, batch: Any, outputs: Any = None) -> torch.Tensor:
+        return self(batch)
+
+
+class Noise(Dataset):
+    """Seeded noise, in samples."""
+
+    def __init__(self, samples: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(samples, FEATURES, generator=generator)
+        self.y = torch.randn(samples, 1, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[index], self.y[index]
+
+
+def loader(batches: int = 20, batch_size: int = 8, **more: Any) -> DataLoader:
+    return DataLoader(Noise(batches * batch_size), batch_size=batch_size, **more)
+
+
+def make_trainer(*callbacks: Any, batches: int = 12, **more: Any) -> Trainer:
+    """A Trainer on the CPU over ``batches`` batches an epoch, one epoch unless told otherwise."""
+    torch.manual_seed(7)
+    model = more.pop('model', None) or Regression()
+    settings: dict[str, Any] = {
+        'train_dataloader': loader(batches),
+        'optimizers': torch.optim.AdamW(model.parameters(), lr=1e-2),
+        'max_duration': '1ep',
+        'run_name': 'test-run',
+        'device': 'cpu',
+        'seed': 7,
+        'progress_bar': False,
+        **more,
+    }
+    return Trainer(model=model, callbacks=list(callbacks), **settings)
+
+
+def train(*callbacks: Any, **more: Any) -> Trainer:
+    """Train to the end and close."""
+    trainer = make_trainer(*callbacks, **more)
+    trainer.fit()
+    trainer.close()
+    return trainer
+
+
+def entries(folder: Path, kind: str = '') -> list[Entry]:
+    """The last line of each path in all manifests under ``folder``."""
+    found = [entry for manifest in find_manifests(folder) for entry in read_manifest(manifest)]
+    return [entry for entry in found if not kind or entry.kind == kind]
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope='session')
+def s3_endpoint() -> Iterator[str]:
+    """A real S3 API on loopback."""
+    moto_server = pytest.importorskip('moto.server')
+    server = moto_server.ThreadedMotoServer(ip_address='127.0.0.1', port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f'http://{host}:{port}'
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An s3fs filesystem with an empty bucket ``runs``; the environment has the credentials, as on a cluster."""
+    s3fs = pytest.importorskip('s3fs')
+    for name, value in s3_environment(s3_endpoint).items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    filesystem = s3fs.S3FileSystem(skip_instance_cache=True)
+    if filesystem.exists('runs'):
+        filesystem.rm('runs', recursive=True)
+    filesystem.mkdir('runs')
+    yield filesystem
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def s3_environment(endpoint: str) -> dict[str, str]:
+    return {
+        'AWS_ACCESS_KEY_ID': 'loopback-key',
+        'AWS_SECRET_ACCESS_KEY': 'loopback-secret',
+        'AWS_ENDPOINT_URL': endpoint,
+        'AWS_DEFAULT_REGION': 'us-east-1',
+    }
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """For child processes: this checkout's package, one rank."""
+    root = str(Path(__file__).parent.parent)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(('RANK', 'WORLD', 'LOCAL_'))}
+    return {**kept, 'PYTHONPATH': root, **more}

@@ -1,0 +1,482 @@
+"""The artifact store: whole files, honest manifests, patient uploads, careful removals."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+import fsspec
+import pytest
+from composer.core import Timestamp
+
+from composer_memprof.artifacts import store as store_module
+from composer_memprof.artifacts.background import Lane, fork
+from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
+from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of, inside
+from composer_memprof.artifacts.numbering import before_suffix
+from composer_memprof.artifacts.push import push
+from composer_memprof.artifacts.remote import FsspecDestination, check_scheme
+from composer_memprof.artifacts.store import ArtifactStore, Part
+from composer_memprof.words import MemprofWarning
+from tests.conftest import child_environment, entries
+
+FOLDER = Path('run')
+
+
+def stamp(batch: int = 4, mark: str = '') -> Stamp:
+    return Stamp('my-run', Timestamp(epoch=1, batch=batch), mark)
+
+
+def text(content: str = 'hello', kind: str = 'thing', suffix: str = '.txt', compress: bool = False) -> Part:
+    return Part(kind, suffix, lambda path: path.write_text(content), compress)
+
+
+def make_store(destination: Any = None, remote: Optional[str] = None, **more: Any) -> ArtifactStore:
+    return ArtifactStore(FOLDER, Naming('rank{rank}.{batch}', remote, '.txt'), destination, **more)
+
+
+class Shelf:
+    """A destination in memory; it can be told to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.error: Optional[Exception] = None
+
+    def accepts_files(self) -> bool:
+        return True
+
+    def upload(self, path: Path, name: str) -> str:
+        assert self.open.wait(30)
+        if self.error is not None:
+            raise self.error
+        assert path.exists(), 'removed before it was uploaded'
+        self.names.append(name)
+        return name
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('template', 'words'),
+    [
+        ('{run_nam}/x', ['{run_nam}', "'run_name'"]),
+        ('{batch}', ['{batch}', 'rank']),
+        ('{}', ['{}']),
+        ('{run_name', ['format string']),
+        ('{run_name.__class__}', ['run_name.__class__']),
+        ('{rank:{batch}}', ['rank']),
+        ('', ['empty']),
+    ],
+)
+def test_a_format_string_that_can_not_be_is_refused(template: str, words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        check_template(template, 'folder', ('run_name', 'rank'))
+    assert all(word in str(caught.value) for word in ['folder', *words])
+
+
+@pytest.mark.parametrize('run_name', ['../x', 'a/../../b', '/etc', '~root', 'a\\..\\b', 'a\nb', '', '..'])
+def test_a_run_name_that_would_lead_out_of_its_folder_is_refused(run_name: str) -> None:
+    with pytest.raises(ValueError, match='run_name='):
+        check_run_name(run_name, '{run_name}/memprof')
+    check_run_name(run_name, 'fixed/folder')  # where it is not used it does no harm
+
+
+def test_a_name_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='leaves its folder'):
+        Naming('a/../../b', None, '.txt').local(stamp(), '.txt', 1)
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / 'link').symlink_to(tmp_path)
+    with pytest.raises(ValueError, match='leads out'):
+        inside(tmp_path / 'run', 'link/file')
+
+
+def test_names_take_composers_variables_marks_and_numbers() -> None:
+    naming = Naming('rank{rank}.{batch:03d}.pt.trace.json', '/traces/ep{epoch}-ba{batch}.pt.trace.json', '.json')
+    assert naming.local(stamp(), '.json', 1) == 'rank0.004.pt.trace.json'
+    assert naming.local(stamp(mark='.eval7'), '.json.gz', 2) == 'rank0.004.eval7.2.pt.trace.json.gz'
+    assert naming.local(stamp(), '.summary.txt', 1) == 'rank0.004.pt.trace.summary.txt'
+    assert naming.in_store(stamp(), '.json.gz', 3, 'ignored') == '/traces/ep1-ba4.3.pt.trace.json.gz'
+    folder = Naming('a/{batch}.json', 's3://b/{run_name}/', '.json')
+    assert folder.in_store(stamp(), '.json', 1, 'a/4.json') == 's3://b/my-run/a/4.json'
+    assert folder_of('{run_name}/r{rank}', 'x', 3) == Path('x/r3')
+
+
+def test_a_number_goes_before_the_suffix() -> None:
+    assert before_suffix('a/b.json', '.2') == 'a/b.2.json'
+    assert before_suffix('s3://b/a.b/rank0.4.memory_snapshot.pickle.gz', '.3') == (
+        's3://b/a.b/rank0.4.memory_snapshot.3.pickle.gz'
+    )
+    assert before_suffix('a/b', '.2') == 'a/b.2'
+    assert before_suffix('a/.hidden', '.2') == 'a/.hidden.2'
+
+
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('s4://b/x', ['s4://', 's3']),
+        ('gs://b/x', ['gs://', "pip install 'composer_memprof[gcs]'"]),
+        ('s3://key:secret@host/x', ['credentials']),
+        ('zip://a::s3://b', ['one store']),
+    ],
+)
+def test_a_store_that_can_not_be_reached_is_refused_without_asking_it(name: str, words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        check_scheme(name, 'remote_file_name')
+    assert all(word in str(caught.value) for word in words)
+    assert 'secret' not in str(caught.value)
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_whole_listed_and_of_the_sha_that_is_listed() -> None:
+    store = make_store()
+    store.save([text('abc'), text('more', 'thing.part', '.more.txt')], stamp())
+    store.close(20)
+    listed = entries(FOLDER)
+    assert [(entry.kind, entry.path, entry.status) for entry in listed] == [
+        ('thing', 'rank0.4.txt', 'saved'),
+        ('thing.part', 'rank0.4.more.txt', 'saved'),
+    ]
+    content = (FOLDER / 'rank0.4.txt').read_bytes()
+    assert (listed[0].bytes, listed[0].sha256) == (3, hashlib.sha256(content).hexdigest())
+    assert (listed[0].epoch, listed[0].batch, listed[0].rank, listed[0].run_name) == (1, 4, 0, 'my-run')
+    assert sorted(os.listdir(FOLDER)) == ['rank0.4.more.txt', 'rank0.4.txt', 'rank0.manifest.jsonl']
+
+
+def test_what_is_there_is_never_replaced_and_nothing_is_skipped() -> None:
+    store = make_store()
+    for content in ('one', 'two', 'three'):
+        store.save([text(content)], stamp())
+    store.close(20)
+    assert [(FOLDER / name).read_text() for name in ('rank0.4.txt', 'rank0.4.2.txt', 'rank0.4.3.txt')] == [
+        'one',
+        'two',
+        'three',
+    ]
+
+
+def test_overwrite_replaces() -> None:
+    store = make_store(overwrite=True)
+    for content in ('one', 'two'):
+        store.save([text(content)], stamp())
+    store.close(20)
+    assert (FOLDER / 'rank0.4.txt').read_text() == 'two'
+    assert len(entries(FOLDER)) == 1
+
+
+def test_compressed_files_say_so_in_their_name() -> None:
+    store = make_store()
+    store.save([text('abc', compress=True)], stamp())
+    store.close(20)
+    assert gzip.decompress((FOLDER / 'rank0.4.txt.gz').read_bytes()) == b'abc'
+
+
+def test_a_part_that_fails_takes_no_other_with_it() -> None:
+    def fail(path: Path) -> None:
+        path.write_text('half')
+        raise RuntimeError('no such thing')
+
+    store = make_store()
+    with pytest.warns(MemprofWarning, match='thing.bad of batch 4 could not be written: RuntimeError: no such thing'):
+        store.save([text(), Part('thing.bad', '.bad', fail)], stamp())
+        store.close(20)
+    assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'saved'), ('thing.bad', 'failed')]
+    assert not list(FOLDER.glob('.*'))
+
+
+def test_writing_runs_in_a_child_which_does_not_hold_this_interpreter() -> None:
+    store = make_store()
+    store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
+    store.close(20)
+    assert int((FOLDER / 'rank0.4.txt').read_text()) != os.getpid()
+
+
+def test_a_child_that_dies_is_stood_in_for() -> None:
+    parent = os.getpid()
+
+    def write(path: Path) -> None:
+        if os.getpid() != parent:
+            os._exit(9)
+        path.write_text('written by the parent')
+
+    store = make_store()
+    store.save([Part('thing', '.txt', write)], stamp())
+    store.close(20)
+    assert (FOLDER / 'rank0.4.txt').read_text() == 'written by the parent'
+
+
+def test_a_child_that_hangs_is_ended() -> None:
+    child = fork(lambda: time.sleep(60))
+    assert child is not None
+    begin = time.monotonic()
+    assert child.result(timeout=0.2) is None
+    assert time.monotonic() - begin < 10
+
+
+def test_a_folder_that_is_lost_is_told_once_and_never_raised() -> None:
+    told: list[BaseException] = []
+    store = make_store(on_failure=told.append)
+    FOLDER.write_text('a file in the place of the folder')
+    with pytest.warns(MemprofWarning) as warnings:
+        store.save([text()], stamp())
+        store.save([text()], stamp())
+        store.close(20)
+    assert told
+    assert sum('nothing can be written' in str(warning.message) for warning in warnings) <= 1
+
+
+def test_a_growing_file_is_there_from_its_first_line() -> None:
+    store = make_store()
+    growing = store.grow('thing', '.txt', stamp(0))
+    growing.write('one')
+    assert (FOLDER / 'rank0.0.txt').read_text() == 'one\n'
+    deadline = time.monotonic() + 10
+    while not (FOLDER / 'rank0.manifest.jsonl').exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [(entry.status, entry.bytes, entry.sha256) for entry in entries(FOLDER)] == [('open', None, None)]
+    growing.write('two')
+    growing.close()
+    growing.write('lost')
+    store.close(20)
+    assert (FOLDER / 'rank0.0.txt').read_text() == 'one\ntwo\n'
+    assert [(entry.status, entry.bytes) for entry in entries(FOLDER)] == [('saved', 8)]
+
+
+def test_a_growing_file_is_compressed_once_complete() -> None:
+    store = make_store()
+    growing = store.grow('thing', '.txt', stamp(0), compress=True)
+    growing.write('one')
+    growing.close()
+    store.close(20)
+    assert gzip.decompress((FOLDER / 'rank0.0.txt.gz').read_bytes()) == b'one\n'
+    assert {entry.path: entry.status for entry in entries(FOLDER)} == {
+        'rank0.0.txt': 'removed',
+        'rank0.0.txt.gz': 'saved',
+    }
+
+
+def test_two_stores_share_a_folder_and_its_manifest() -> None:
+    stores = [make_store(), make_store()]
+    for store in stores:
+        store.save([text()], stamp())
+    for store in stores:
+        store.close(20)
+    assert sorted(entry.path for entry in entries(FOLDER)) == ['rank0.4.2.txt', 'rank0.4.txt']
+
+
+def test_no_thread_is_left_after_the_close() -> None:
+    before = set(threading.enumerate())
+    store = make_store(Shelf(), 'far/{batch}.txt')
+    store.save([text()], stamp())
+    store.close(20)
+    assert set(threading.enumerate()) <= before
+
+
+# -- uploading ----------------------------------------------------------------------------------------------------
+
+
+def test_uploads_are_listed_under_the_name_they_got() -> None:
+    store = make_store(FsspecDestination(), 'memory://shelf/{run_name}')
+    fsspec.filesystem('memory').pipe('/shelf/my-run/rank0.4.txt', b'an earlier run')
+    store.save([text('abc')], stamp())
+    store.close(20)
+    (entry,) = entries(FOLDER)
+    assert (entry.status, entry.remote) == ('uploaded', 'memory://shelf/my-run/rank0.4.2.txt')
+    memory = fsspec.filesystem('memory')
+    assert memory.cat('/shelf/my-run/rank0.4.2.txt') == b'abc'
+    assert memory.cat('/shelf/my-run/rank0.4.txt') == b'an earlier run'
+
+
+def test_a_failed_upload_keeps_the_file_and_says_what_to_do() -> None:
+    shelf = Shelf()
+    shelf.error = PermissionError('no entry')
+    store = make_store(shelf, 'far/{batch}.txt', keep=0)
+    with pytest.warns(MemprofWarning, match='composer-memprof push run'):
+        store.save([text()], stamp())
+        store.close(20)
+    assert [entry.status for entry in entries(FOLDER)] == ['failed']
+    assert (FOLDER / 'rank0.4.txt').exists()
+
+
+def test_an_upload_is_tried_again() -> None:
+    class Flaky(FsspecDestination):
+        tries = 0
+
+        def _upload_once(self, path: Path, name: str) -> str:
+            self.tries += 1
+            if self.tries < 3:
+                raise ConnectionResetError('try again')
+            return super()._upload_once(path, name)
+
+    flaky = Flaky()
+    store = make_store(flaky, 'memory://flaky')
+    store.save([text()], stamp())
+    store.close(30)
+    assert flaky.tries == 3
+    assert [entry.status for entry in entries(FOLDER)] == ['uploaded']
+
+
+def test_the_close_waits_no_longer_than_it_was_told_to() -> None:
+    shelf = Shelf()
+    shelf.open.clear()
+    store = make_store(FsspecDestination(), 'memory://slow')
+    store.destination.upload = shelf.upload  # type: ignore[method-assign, union-attr]
+    store.save([text()], stamp())
+    begin = time.monotonic()
+    with pytest.warns(MemprofWarning, match='not uploaded within close_timeout'):
+        store.close(0.5)
+    assert time.monotonic() - begin < 5
+    assert [entry.status for entry in entries(FOLDER)] == ['saved']
+    shelf.open.set()
+
+
+def test_a_full_queue_of_uploads_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, '_uploader', Lane('small', capacity=1))
+    shelf = Shelf()
+    shelf.open.clear()
+    store = make_store(shelf, 'far/{batch}.txt')
+    for batch in range(6):
+        store.save([text()], stamp(batch))
+    time.sleep(0.5)
+    shelf.open.set()
+    store.close(20)
+    assert sorted(shelf.names) == [f'far/{batch}.txt' for batch in range(6)]
+    assert {entry.status for entry in entries(FOLDER)} == {'uploaded'}
+
+
+# -- retention ----------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_windows_are_kept_each_with_all_its_files() -> None:
+    removed: list[list[Path]] = []
+    store = make_store(keep=2, on_removed=removed.append)
+    for batch in range(5):
+        store.save([text(), text('x', 'thing.part', '.more')], stamp(batch))
+    store.close(20)
+    left = [entry.path for entry in entries(FOLDER) if entry.status == 'saved']
+    assert left == ['rank0.3.txt', 'rank0.3.more', 'rank0.4.txt', 'rank0.4.more']
+    assert sorted(path.name for path in FOLDER.iterdir() if path.suffix != '.jsonl') == sorted(left)
+    assert [paths[0].name for paths in removed] == ['rank0.0.txt', 'rank0.1.txt', 'rank0.2.txt']
+
+
+def test_nothing_is_removed_before_it_is_uploaded() -> None:
+    shelf = Shelf()
+    shelf.open.clear()
+    store = make_store(shelf, 'far/{batch}.txt', keep=0)
+    for batch in range(3):
+        store.save([text()], stamp(batch))
+    store._writing.wait(time.monotonic() + 20)
+    assert len(list(FOLDER.glob('*.txt'))) == 3
+    shelf.open.set()
+    store.close(20)
+    assert not list(FOLDER.glob('*.txt'))
+    assert {entry.status for entry in entries(FOLDER)} == {'removed'}
+    assert sorted(shelf.names) == ['far/0.txt', 'far/1.txt', 'far/2.txt']
+
+
+# -- manifests and push -------------------------------------------------------------------------------------------
+
+
+def entry(path: str, status: Any, remote: Optional[str] = None) -> Entry:
+    return Entry('thing', path, remote, None, None, 0, 'my-run', 0, 0, status)
+
+
+def dead_manifest(*lines: Entry, folder: Path = FOLDER) -> Path:
+    manifest = Manifest.hold(folder, 0)
+    for line in lines:
+        manifest.append(line)
+    manifest.release()
+    return manifest.path
+
+
+def test_the_last_line_of_a_path_counts_and_broken_lines_are_passed_over() -> None:
+    path = dead_manifest(entry('a', 'open'), entry('b', 'saved'), entry('a', 'saved'))
+    with open(path, 'a') as file:
+        file.write('[]\n{"kind": 1}\n' + '[' * 100_000 + '\n{"kind": "thing", "path": "c", "re')
+    assert [(e.path, e.status) for e in read_manifest(path)] == [('a', 'saved'), ('b', 'saved')]
+    dead_manifest(entry('d', 'saved'))  # goes on after the line that a kill cut short
+    assert [e.path for e in read_manifest(path)] == ['a', 'b', 'd']
+
+
+def test_push_uploads_what_was_not_and_a_dead_runs_open_files() -> None:
+    FOLDER.mkdir()
+    for name in 'abcd':
+        (FOLDER / name).write_text(name)
+    path = dead_manifest(
+        entry('a', 'saved', 'memory://push/a'),
+        entry('b', 'failed', 'memory://push/b'),
+        entry('c', 'open', 'memory://push/c'),
+        entry('d', 'uploaded', 'memory://push/d'),
+        entry('e', 'saved'),
+    )
+    results = push(FOLDER.parent)
+    assert [(pushed.path.name, pushed.error) for pushed in results] == [('a', None), ('b', None), ('c', None)]
+    assert {e.path: e.status for e in read_manifest(path)} == {
+        **dict.fromkeys('abcd', 'uploaded'),
+        'e': 'saved',
+    }
+    assert next(e for e in read_manifest(path) if e.path == 'c').sha256 == hashlib.sha256(b'c').hexdigest()
+    assert push(FOLDER) == []
+
+
+def test_push_leaves_a_running_jobs_files_to_it() -> None:
+    code = (
+        'import sys\nfrom pathlib import Path\n'
+        'from composer_memprof.artifacts.manifest import Manifest\n'
+        'from tests.test_artifacts import entry\n'
+        "manifest = Manifest.hold(Path('run'), 0)\n"
+        "manifest.append(entry('a', 'open', 'memory://push/live'))\n"
+        "print('ready', flush=True)\nsys.stdin.readline()\n"
+    )
+    job = subprocess.Popen(
+        [sys.executable, '-c', code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == 'ready\n'
+    (FOLDER / 'a').write_text('a')
+    assert push(FOLDER) == []
+    job.communicate('go\n', timeout=20)
+    assert [pushed.error for pushed in push(FOLDER)] == [None]
+
+
+@pytest.mark.parametrize('path', ['../secret', '/etc/hostname', 'link', 'missing', '.'])
+def test_push_trusts_no_path_of_a_manifest(path: str, tmp_path: Path) -> None:
+    (tmp_path / 'secret').write_text('secret')
+    FOLDER.mkdir()
+    (FOLDER / 'link').symlink_to(tmp_path / 'secret')
+    dead_manifest(entry(path, 'saved', 'memory://stolen/x'))
+    (pushed,) = push(FOLDER)
+    assert pushed.error is not None
+    assert not fsspec.filesystem('memory').exists('/stolen/x')
+
+
+def test_the_push_command_reports_and_its_exit_code_tells() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    dead_manifest(entry('a', 'saved', 'file://' + str(Path('shelf/a').absolute())), entry('b', 'saved', 'memory://x/b'))
+    run = subprocess.run(
+        [sys.executable, '-m', 'composer_memprof.cli', 'push', 'run', '--json'],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+    reports = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [report['error'] is None for report in reports] == [True, False]
+    assert run.returncode == 1
+    assert Path('shelf/a').read_text() == 'a'
