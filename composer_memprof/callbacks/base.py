@@ -422,6 +422,9 @@ class ProfilingCallback(Callback):
         assert recording is not None
         try:
             self._stop(state, self._stamp(recording.stage, state))
+        except Exception:
+            _quietly(self._cancel)
+            raise
         finally:
             sessions.release(self._session)
 

@@ -117,7 +117,7 @@ class TorchProfiler(ProfilingCallback):
                 naming=Naming(filename, remote_file_name, suffix),
                 storage_options=storage_options,
                 overwrite=overwrite,
-                num_artifacts_to_keep=max(num_traces_to_keep, num_artifacts_to_keep),
+                num_artifacts_to_keep=num_artifacts_to_keep if num_artifacts_to_keep != -1 else num_traces_to_keep,
                 compress=compress or use_gzip or filename.endswith('.gz'),
                 close_timeout=close_timeout,
             ),

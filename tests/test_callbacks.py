@@ -1,0 +1,385 @@
+"""What holds for every callback: it never changes, stops or holds up the training, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import signal
+import threading
+import warnings
+from pathlib import Path
+from typing import Any, Callable
+
+import composer.callbacks
+import composer.profiler
+import pytest
+import torch
+import torch.distributed
+from composer.core import Callback
+from composer.loggers import InMemoryLogger
+from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
+
+import composer_memprof
+from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
+from composer_memprof.callbacks import CALLBACKS
+from composer_memprof.callbacks.base import ProfilingCallback
+from composer_memprof.schedule import on_ranks, window
+from composer_memprof.words import MemprofWarning
+from tests.conftest import entries, loader, make_trainer, train
+
+ALL = list(CALLBACKS.values())
+each_callback = pytest.mark.parametrize('make', ALL, ids=lambda callback: callback.__name__)
+SOON = {'skip': '1ba', 'active': '2ba'}
+
+
+def losses_of(*callbacks: Callback, **more: Any) -> list[float]:
+    logger = InMemoryLogger()
+    train(*callbacks, loggers=[logger], **more)
+    return [float(value) for value in logger.get_timeseries('loss/train/total')['loss/train/total']]
+
+
+# -- the training comes first -------------------------------------------------------------------------------------
+
+
+def test_losses_are_bit_identical_with_all_callbacks_and_with_none() -> None:
+    bare = losses_of(batches=14)
+    assert len(bare) == 14
+    assert losses_of(*(make() for make in ALL), batches=14) == bare
+
+
+def test_no_callback_adds_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    collectives = [name for name in ('all_reduce', 'all_gather', 'broadcast', 'barrier', 'reduce', 'all_gather_object',
+                                     'broadcast_object_list', 'gather', 'scatter', 'reduce_scatter')]
+    for module in (torch.distributed, composer.utils.dist):
+        for name in collectives:
+            if hasattr(module, name):
+                real = getattr(module, name)
+                monkeypatch.setattr(module, name, _counting(real, f'{module.__name__}.{name}', calls))
+    train(batches=14)
+    without = list(calls)
+    calls.clear()
+    train(*(make() for make in ALL), batches=14)
+    assert without, 'Composer itself uses some'
+    assert calls == without
+
+
+def _counting(real: Callable[..., Any], name: str, calls: list[str]) -> Callable[..., Any]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return real(*args, **kwargs)
+
+    return counted
+
+
+@each_callback
+@pytest.mark.parametrize('method', ['_start', '_stop', '_batch_begins', '_prepare'])
+def test_an_error_in_a_callback_is_one_warning_and_the_training_goes_on(
+    make: type[ProfilingCallback], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError('a bug of ours')
+
+    monkeypatch.setattr(make, method, fail)
+    callback = make(schedule={'skip': '1ba', 'warmup': '1ba', 'active': '1ba', 'every': '3ba'})  # type: ignore[call-arg]
+    with pytest.warns(MemprofWarning) as caught:
+        trainer = train(callback, batches=8)
+    assert trainer.state.timestamp.batch.value == 8
+    assert sum('steps aside' in str(warning.message) for warning in caught) == 1
+    assert not torch.autograd._profiler_enabled()
+
+
+@each_callback
+def test_a_disk_that_fills_up_while_training_is_one_warning(make: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    from composer_memprof.artifacts.manifest import Manifest
+
+    def full(*args: Any) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(Manifest, 'append', full)
+    with pytest.warns(MemprofWarning, match='No space left on device') as caught:
+        trainer = train(make(schedule={**SOON, 'every': '3ba'}), batches=9)
+    assert trainer.state.timestamp.batch.value == 9
+    assert sum('No space left' in str(warning.message) for warning in caught) == 1
+
+
+# -- as Composer's callbacks behave -------------------------------------------------------------------------------
+
+
+@each_callback
+def test_it_is_made_without_arguments_and_leaves_a_file_with_its_defaults(make: type) -> None:
+    train(make(), batches=12)
+    listed = entries(Path('test-run'), make.kind)
+    assert listed
+    assert all(entry.status == 'saved' for entry in listed)
+
+
+def test_all_with_their_defaults_make_a_run_that_works() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', MemprofWarning)
+        warnings.filterwarnings('ignore', 'composer_memprof: MemorySnapshot records on the CPU')
+        train(*(make() for make in ALL), batches=12)
+    assert {entry.kind.split('.')[0] for entry in entries(Path('test-run'))} == {make.kind for make in ALL}
+
+
+@each_callback
+def test_it_survives_fit_twice_close_twice_and_another_trainer(make: type) -> None:
+    callback = make(schedule=SOON)
+    trainer = make_trainer(callback, batches=6)
+    trainer.fit()
+    trainer.fit(duration='1ep')
+    trainer.close()
+    callback.close(trainer.state, trainer.logger)
+    train(callback, batches=6)
+    windows = [entry for entry in entries(Path('test-run'), callback.kind) if entry.status == 'saved']
+    assert len(windows) == 3
+
+
+@each_callback
+def test_it_survives_init_twice(make: type) -> None:
+    callback = make(schedule=SOON)
+    trainer = make_trainer(callback, batches=6)
+    callback.init(trainer.state, trainer.logger)
+    trainer.fit()
+    trainer.close()
+    assert len(entries(Path('test-run'), callback.kind)) == 1
+
+
+@each_callback
+def test_several_trainers_live_in_one_process(make: type) -> None:
+    trainers = [make_trainer(make(schedule=SOON), run_name=f'run-{i}', batches=6) for i in range(2)]
+    for trainer in trainers:
+        trainer.fit()
+    for trainer in trainers:
+        trainer.close()
+    assert all(len(entries(Path(f'run-{i}'), make.kind)) == 1 for i in range(2))
+
+
+@each_callback
+def test_microbatches_of_any_size_and_evaluation_between_batches(make: type) -> None:
+    train(
+        make(schedule={**SOON, 'every': '3ba'}),
+        batches=9,
+        device_train_microbatch_size=3,
+        eval_dataloader=loader(2),
+        eval_interval='2ba',
+    )
+    assert len([e for e in entries(Path('test-run'), make.kind) if e.status == 'saved']) == 3
+
+
+@each_callback
+def test_nothing_is_left_behind_after_the_close(make: type) -> None:
+    threads = set(threading.enumerate())
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    open_files = len(os.listdir('/proc/self/fd'))
+    trainer = make_trainer(make(schedule=SOON), batches=6)
+    hooks = _hooks(trainer.state.model)
+    trainer.fit()
+    trainer.close()
+    assert set(threading.enumerate()) <= threads
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert _hooks(trainer.state.model) == hooks
+    assert not torch.autograd._profiler_enabled()
+    del trainer
+    gc.collect()
+    assert len(os.listdir('/proc/self/fd')) <= open_files
+
+
+def _hooks(model: torch.nn.Module) -> list[int]:
+    return [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()]
+
+
+@each_callback
+def test_nothing_is_written_before_the_first_batch(make: type) -> None:
+    trainer = make_trainer(make(), batches=6)
+    assert list(Path().iterdir()) == []
+    trainer.close()
+
+
+@each_callback
+def test_a_resumed_run_under_the_same_name_records_too_and_replaces_nothing(make: type) -> None:
+    train(make(schedule=SOON), batches=5, max_duration='1ep', save_folder='checkpoints')
+    first = {entry.path: entry.sha256 for entry in entries(Path('test-run'), make.kind)}
+    train(make(schedule=SOON), batches=5, max_duration='2ep', load_path='checkpoints/ep1-ba5-rank0.pt')
+    both = {entry.path: entry.sha256 for entry in entries(Path('test-run'), make.kind)}
+    assert len(both) == 2
+    assert first.items() <= both.items()
+
+
+@each_callback
+def test_two_of_a_kind_in_one_folder_just_work(make: type) -> None:
+    train(make(schedule=SOON), make(schedule=SOON), batches=6)
+    assert len([e for e in entries(Path('test-run'), make.kind) if e.status == 'saved']) == 2
+
+
+# -- windows ------------------------------------------------------------------------------------------------------
+
+
+@each_callback
+def test_evaluation_is_recorded_as_a_stage_of_its_own(make: type) -> None:
+    callback = make(schedule={'skip': '1ba', 'active': '2ba', 'every': '4ba', 'stages': ['eval']})
+    # Three evaluations of three batches: windows over eval batches 1-2, 5-6 (cut by the end of a pass), …
+    train(callback, batches=6, eval_dataloader=loader(3), eval_interval='2ba')
+    paths = [entry.path for entry in entries(Path('test-run'), make.kind)]
+    assert len(paths) == 3 if make is HostRSS else len(paths) >= 3
+    assert all('.eval' in path for path in paths)
+
+
+def test_marks_of_stages_stand_before_the_suffix() -> None:
+    callback = TorchProfiler(schedule={'active': '2ba'}, stages=('eval', 'predict'))
+    trainer = make_trainer(callback, batches=3, eval_dataloader=loader(3), eval_interval='1ep')
+    trainer.fit()
+    trainer.predict(loader(3))
+    trainer.close()
+    names = {entry.path for entry in entries(Path('test-run'), 'torch_profiler')}
+    assert names == {'rank0.3.eval2.pt.trace.json', 'rank0.3.predict2.pt.trace.json'}
+
+
+@each_callback
+def test_other_ranks_are_left_alone(make: type) -> None:
+    with pytest.raises(ValueError, match=r'ranks=\[1\] are beyond this run'):
+        make_trainer(make(schedule=SOON, ranks=[1]))
+    with pytest.raises(ValueError, match=r'ranks=\[1\] are beyond this run'):
+        make_trainer(make(schedule=window('2ba') & on_ranks(1)))
+
+
+@each_callback
+def test_a_run_that_ends_inside_or_before_a_window_is_one_warning_and_saves_what_there_is(make: type) -> None:
+    with pytest.warns(MemprofWarning, match='inside a window') as caught:
+        train(make(schedule={'skip': '2ba', 'active': '99ba'}), batches=5)
+    assert sum('the run ended' in str(warning.message) for warning in caught) == 1
+    assert [entry.status for entry in entries(Path('test-run'), make.kind)] == ['saved']
+    with pytest.warns(MemprofWarning, match='before the first window'):
+        train(make(schedule={'skip': '99ba', 'active': '1ba'}), batches=5)
+
+
+# -- bad configuration --------------------------------------------------------------------------------------------
+
+
+@each_callback
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        ({'folder': '{run_nam}'}, ['folder', '{run_nam}', "'run_name'"]),
+        ({'folder': '{batch}'}, ['folder', '{batch}']),
+        ({'filename': '{bach}'}, ['filename', '{bach}', "'batch'"]),
+        ({'filename': '../{rank}'}, ['filename', 'leaves its folder']),
+        ({'filename': '/etc/{rank}'}, ['filename', 'leaves its folder']),
+        ({'remote_file_name': 's3://b/{bach}'}, ['remote_file_name', '{bach}']),
+        ({'remote_file_name': 'gs://b/x'}, ['gs://', 'pip install']),
+        ({'num_artifacts_to_keep': -2}, ['num_artifacts_to_keep=-2']),
+        ({'num_artifacts_to_keep': 0, 'remote_file_name': None}, ['num_artifacts_to_keep=0']),
+        ({'stages': ['trian']}, ["'trian'", "'train'"]),
+        ({'ranks': [-1]}, ['ranks']),
+        ({'ranks': [0], 'schedule': {'active': '1ba', 'ranks': [1]}}, ['ranks=[0]', 'schedule.ranks=[1]']),
+        ({'stages': ['eval'], 'schedule': {'active': '1ba', 'stages': ['predict']}}, ['eval', 'predict']),
+        ({'schedule': {'active': '0.1dur'}, 'stages': ['eval']}, ['0.1dur', 'eval']),
+        ({'schedule': {'actve': '1ba'}}, ['schedule.actve', "'active'"]),
+        ({'close_timeout': -1}, ['close_timeout=-1']),
+    ],
+)
+def test_a_mistake_is_refused_at_construction_in_one_line(
+    make: type, arguments: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        make(**arguments)
+    message = str(caught.value)
+    assert '\n' not in message
+    assert all(word in message for word in words), message
+
+
+@each_callback
+def test_a_run_name_that_climbs_and_a_folder_that_can_not_be_written_are_refused_at_init(make: type) -> None:
+    with pytest.raises(ValueError, match='run_name='):
+        make_trainer(make(), run_name='../climbing')
+    Path('taken').write_text('')
+    with pytest.raises(ValueError, match="folder='taken/x': nothing can be written"):
+        make_trainer(make(folder='taken/x'))
+
+
+# -- drop-in ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('ours', 'composers'),
+    [
+        (MemorySnapshot, composer.callbacks.MemorySnapshot),
+        (TorchProfiler, composer.profiler.TorchProfiler),
+    ],
+)
+def test_composers_parameters_come_first_in_order_with_their_defaults(ours: type, composers: type) -> None:
+    theirs = [(p.name, p.default) for p in inspect.signature(composers).parameters.values()]
+    mine = [(p.name, p.default) for p in inspect.signature(ours).parameters.values()]
+    assert mine[: len(theirs)] == theirs
+    assert not issubclass(ours, composers)
+
+
+def test_foundrys_entry_points_name_the_same_classes() -> None:
+    from importlib.metadata import entry_points
+
+    found = {point.name: point.load() for point in entry_points(group='llmfoundry_callbacks')}
+    assert {name: found[name] for name in CALLBACKS} == CALLBACKS
+    assert all(getattr(composer_memprof, callback.__name__) is callback for callback in CALLBACKS.values())
+
+
+# -- who may record at once ---------------------------------------------------------------------------------------
+
+
+def test_windows_that_would_clash_are_refused_naming_the_two() -> None:
+    with pytest.raises(ValueError, match='MemorySnapshot and TorchProfiler would both record batch 2'):
+        make_trainer(MemorySnapshot(), TorchProfiler(schedule={'skip': '2ba', 'active': '1ba'}))
+
+
+def test_equal_windows_share_one_session() -> None:
+    train(MemorySnapshot(schedule=SOON), TorchProfiler(schedule=SOON))
+    kinds = {entry.kind: entry.status for entry in entries(Path('test-run'))}
+    assert kinds['memory_snapshot'] == kinds['torch_profiler'] == 'saved'
+
+
+def test_of_windows_that_clash_unforeseen_the_later_steps_aside_with_one_warning() -> None:
+    first = TorchProfiler(schedule={'active': '40sp', 'every': '80sp'})
+    second = TorchProfiler(schedule={'skip': '2ba', 'active': '1ba', 'every': '5ba'}, folder='other')
+    with pytest.warns(MemprofWarning, match='leaves out a window at batch 2, because TorchProfiler is recording') as caught:
+        train(first, second, batches=20)
+    assert sum('leaves out' in str(warning.message) for warning in caught) == 1
+    assert len(entries(Path('test-run'), 'torch_profiler')) == 2
+    assert len(entries(Path('other'), 'torch_profiler')) >= 1
+
+
+def test_a_torch_profiler_of_the_user_is_not_disturbed() -> None:
+    with pytest.warns(MemprofWarning, match='another torch profiler is recording'), torch.profiler.profile() as theirs:
+        train(TorchProfiler(schedule=SOON), batches=5)
+    assert len(theirs.events()) > 0
+    assert entries(Path('test-run'), 'torch_profiler') == []
+
+
+def test_beside_composers_own_profiler_both_get_their_traces() -> None:
+    profiler = Profiler(
+        schedule=cyclic_schedule(skip_first=0, wait=4, warmup=1, active=2, repeat=2),
+        trace_handlers=[JSONTraceHandler(folder='composers', merged_trace_filename=None)],
+        sys_prof_cpu=False,
+        torch_prof_folder='composers-torch',
+    )
+    ours = TorchProfiler(schedule={'skip': '1ba', 'active': '2ba', 'every': '7ba'})
+    with pytest.warns(MemprofWarning, match='To let TorchProfiler serve the Profiler') as caught:
+        train(ours, HostRSS(), batches=14, profiler=profiler)
+    assert sum('keeps out of the batches' in str(warning.message) for warning in caught) == 1
+    assert len(list(Path('composers-torch').glob('*.json'))) == 2
+    assert len(entries(Path('test-run'), 'torch_profiler')) == 2
+
+
+def test_a_window_yields_to_composers_profiler_in_time() -> None:
+    profiler = Profiler(
+        schedule=cyclic_schedule(skip_first=0, wait=4, warmup=1, active=2, repeat=1),
+        trace_handlers=[],
+        sys_prof_cpu=False,
+        torch_prof_folder='composers-torch',
+    )
+    ours = TorchProfiler(schedule={'active': '20ba'})
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        train(ours, batches=12, profiler=profiler)
+    (trace,) = entries(Path('test-run'), 'torch_profiler')
+    assert trace.batch == 4
+    assert len(list(Path('composers-torch').glob('*.json'))) == 1
