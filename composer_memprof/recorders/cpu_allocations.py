@@ -55,7 +55,7 @@ def snapshot_of(result: KinetoResult) -> dict[str, Any]:
         'device_traces': [trace],
         'allocator_settings': {},
         'external_annotations': [],
-        'composer_memprof': {'device': 'cpu', 'torch': torch.__version__, 'recorder': 'profiler'},
+        'composer_memprof': {'device': 'cpu', 'torch': str(torch.__version__), 'recorder': 'profiler'},
     }
 
 

@@ -31,7 +31,8 @@ from composer_memprof.recorders.proc import (
 _DETAILS_EVERY_S = 5.0
 _CHILDREN_EVERY_S = 1.0
 #: Exact readings of the workers, at the end of batches, at most this often.
-_WORKERS_EVERY_S = 0.05
+_WORKERS_EVERY_S = 0.01
+_SUSPECTS_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class HostMemoryRecorder:
         self._last_rss = self._own.rss()
         self._charged: dict[str, int] = {}
         self._workers: dict[int, _Worker] = {}
+        self._ended_suspects: list[Suspect] = []
         self._others: dict[int, ProcessReader] = {}
         self._workers_lock = threading.Lock()
         self._workers_read = 0.0
@@ -142,7 +144,7 @@ class HostMemoryRecorder:
                 try:
                     worker.series.add(batch, worker.reader.rss())
                 except (OSError, IndexError):
-                    del self._workers[pid]
+                    self._bury(pid)
 
     # -- answers ------------------------------------------------------------------------------------------------
 
@@ -157,11 +159,8 @@ class HostMemoryRecorder:
         if own is not None and own.clear:
             suspects.append(Suspect(f'the training process, most of it in {self._phase_grown_most()}', own))
         with self._workers_lock:
-            workers = [(pid, worker.number, worker.series) for pid, worker in self._workers.items()]
-        for pid, number, series in workers:
-            growth = series.growth()
-            if growth is not None and growth.clear:
-                suspects.append(Suspect(f'DataLoader worker {number} (pid {pid})', growth))
+            workers = [_suspect_of(pid, worker) for pid, worker in self._workers.items()]
+            suspects += [*self._ended_suspects, *(worker for worker in workers if worker is not None)]
         return max(suspects, key=lambda suspect: suspect.growth.per_batch, default=None)
 
     def _phase_grown_most(self) -> str:
@@ -210,9 +209,10 @@ class HostMemoryRecorder:
         with self._workers_lock:
             known = {**{pid: worker.reader for pid, worker in self._workers.items()}, **self._others}
             for pid in known.keys() - set(pids):
-                known[pid].close()
-                self._workers.pop(pid, None)
-                self._others.pop(pid, None)
+                if pid in self._workers:
+                    self._bury(pid)
+                else:
+                    self._others.pop(pid).close()
             for pid in pids:
                 if pid in self._workers:
                     continue
@@ -225,6 +225,14 @@ class HostMemoryRecorder:
                 else:
                     self._others[pid] = reader
 
+    def _bury(self, pid: int) -> None:
+        """A worker has ended, as all do with an epoch; what it was found to do is kept."""
+        worker = self._workers.pop(pid)
+        worker.reader.close()
+        suspect = _suspect_of(pid, worker)
+        if suspect is not None:
+            self._ended_suspects = [*self._ended_suspects, suspect][-_SUSPECTS_KEPT:]
+
     def _read_children(self) -> list[dict[str, Any]]:
         children: list[dict[str, Any]] = []
         with self._workers_lock:
@@ -233,6 +241,13 @@ class HostMemoryRecorder:
             for pid, reader in self._others.items():
                 children.append({'pid': pid, 'name': process_name(pid), 'rss': _rss_or_none(reader)})
         return [child for child in children if child['rss'] is not None]
+
+
+def _suspect_of(pid: int, worker: _Worker) -> Optional[Suspect]:
+    growth = worker.series.growth()
+    if growth is None or not growth.clear:
+        return None
+    return Suspect(f'DataLoader worker {worker.number} (pid {pid})', growth)
 
 
 def _rss_or_none(reader: ProcessReader) -> Optional[int]:
