@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Optional
 
 import composer.callbacks
 import composer.loggers
@@ -21,6 +22,7 @@ from yaml import YAMLError
 from composer_memprof.callbacks import CALLBACKS
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
+from composer_memprof.schedule import parse_span
 from composer_memprof.words import nearest
 
 MODELS: dict[str, Callable[..., Any]] = {'byte_gpt': ByteGPT}
@@ -70,8 +72,19 @@ LOGGERS: dict[str, Callable[..., LoggerDestination]] = {
 }
 _BUILT = ('model', 'train_loader', 'eval_loader', 'optimizer', 'scheduler', 'callbacks', 'loggers')
 #: What the Trainer would take, and is built here under another name or not at all.
-_NOT_PASSED = ('self', 'model', 'train_dataloader', 'eval_dataloader', 'optimizers', 'schedulers', 'callbacks',
-               'loggers', 'algorithms', 'algorithm_passes', 'profiler')
+_NOT_PASSED = (
+    'self',
+    'model',
+    'train_dataloader',
+    'eval_dataloader',
+    'optimizers',
+    'schedulers',
+    'callbacks',
+    'loggers',
+    'algorithms',
+    'algorithm_passes',
+    'profiler',
+)
 
 
 class ConfigError(ValueError):
@@ -95,13 +108,17 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f'{path} must hold keys and values, not a {type(values).__name__}')
     allowed = (*_BUILT, *(name for name in inspect.signature(Trainer).parameters if name not in _NOT_PASSED))
-    for key, value in values.items():
+    for key, value in {str(key): value for key, value in values.items()}.items():
         if key not in allowed:
             close = nearest(key, allowed)
             raise ConfigError(f'{key}={value!r} is unknown{close}; allowed are {", ".join(allowed)}')
     for key in ('model', 'train_loader', 'max_duration'):
         if values.get(key) is None:
             raise ConfigError(f'{key} is missing; a config needs model, train_loader and max_duration')
+    try:
+        parse_span(values['max_duration'], 'max_duration')
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return {str(key): value for key, value in values.items()}
 
 

@@ -15,9 +15,10 @@ import math
 import re
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 from composer.core import State, Time, TimeUnit
 from composer.profiler import ProfilerAction
@@ -60,7 +61,7 @@ def parse_span(value: TimeInput, name: str) -> Span:
         ValueError: naming ``name``, the value and what is allowed.
     """
     problem = (
-        f"{name}={value!r} is not a length of training time; allowed is a number and one of {', '.join(UNITS)} "
+        f'{name}={value!r} is not a length of training time; allowed is a number and one of {", ".join(UNITS)} '
         "(as '3ba'), or '10m', '1h30m'"
     )
     if isinstance(value, Time):
@@ -685,9 +686,10 @@ class _ComposerSchedule:
 
     def __init__(self, schedule: Schedule, state: State) -> None:
         self._schedule = schedule
+        self._state: Callable[[], Optional[State]]
         try:
             self._state = weakref.ref(state)
-        except TypeError:
+        except TypeError:  # a made-up State
             self._state = lambda: state
         self._place: Optional[tuple[int, int]] = None
         self._answer = ProfilerAction.SKIP
@@ -838,9 +840,9 @@ def parse_stages(stages: Any, name: str) -> frozenset[str]:
     values = [stages] if isinstance(stages, str) else list(stages)
     for stage in values:
         if stage not in STAGES:
-            raise ValueError(f"{name}={stage!r} is unknown; allowed are {', '.join(STAGES)}{nearest(stage, STAGES)}")
+            raise ValueError(f'{name}={stage!r} is unknown; allowed are {", ".join(STAGES)}{nearest(stage, STAGES)}')
     if not values:
-        raise ValueError(f"{name}={stages!r} is empty; allowed are {', '.join(STAGES)}")
+        raise ValueError(f'{name}={stages!r} is empty; allowed are {", ".join(STAGES)}')
     return frozenset(values)
 
 
@@ -878,10 +880,10 @@ def _parse_mapping(mapping: Mapping[str, Any], name: str) -> ParsedSchedule:
     allowed = (*lengths, 'ranks', 'stages')
     for key in mapping:
         if key not in allowed:
-            raise ValueError(f"{name}.{key} is unknown; allowed are {', '.join(allowed)}{nearest(key, allowed)}")
+            raise ValueError(f'{name}.{key} is unknown; allowed are {", ".join(allowed)}{nearest(key, allowed)}')
     given = {key: mapping[key] for key in lengths if mapping.get(key) is not None}
     if 'active' not in given and 'every' not in given:
-        raise ValueError(f"{name} needs active, the length of a window; allowed are {', '.join(allowed)}")
+        raise ValueError(f'{name} needs active, the length of a window; allowed are {", ".join(allowed)}')
     try:
         schedule = window(**{'active': '1ba', **given})
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from typing import Sequence
+from collections.abc import Sequence
 
 
 class MemprofWarning(UserWarning):

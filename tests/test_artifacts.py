@@ -76,7 +76,7 @@ class Shelf:
         ('{run_name', ['format string']),
         ('{run_name.__class__}', ['run_name.__class__']),
         ('{rank:{batch}}', ['rank']),
-        ('', ['empty']),
+        ('', ['in quotes']),
     ],
 )
 def test_a_format_string_that_can_not_be_is_refused(template: str, words: list[str]) -> None:

@@ -8,8 +8,9 @@ import os
 import signal
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import composer.callbacks
 import composer.profiler
@@ -50,8 +51,10 @@ def test_losses_are_bit_identical_with_all_callbacks_and_with_none() -> None:
 
 def test_no_callback_adds_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    collectives = [name for name in ('all_reduce', 'all_gather', 'broadcast', 'barrier', 'reduce', 'all_gather_object',
-                                     'broadcast_object_list', 'gather', 'scatter', 'reduce_scatter')]
+    collectives = (
+        *('all_reduce', 'all_gather', 'all_gather_object', 'broadcast', 'broadcast_object_list', 'barrier'),
+        *('reduce', 'reduce_scatter', 'gather', 'scatter'),
+    )
     for module in (torch.distributed, composer.utils.dist):
         for name in collectives:
             if hasattr(module, name):
@@ -340,7 +343,9 @@ def test_equal_windows_share_one_session() -> None:
 def test_of_windows_that_clash_unforeseen_the_later_steps_aside_with_one_warning() -> None:
     first = TorchProfiler(schedule={'active': '40sp', 'every': '80sp'})
     second = TorchProfiler(schedule={'skip': '2ba', 'active': '1ba', 'every': '5ba'}, folder='other')
-    with pytest.warns(MemprofWarning, match='leaves out a window at batch 2, because TorchProfiler is recording') as caught:
+    with pytest.warns(
+        MemprofWarning, match='leaves out a window at batch 2, because TorchProfiler is recording'
+    ) as caught:
         train(first, second, batches=20)
     assert sum('leaves out' in str(warning.message) for warning in caught) == 1
     assert len(entries(Path('test-run'), 'torch_profiler')) == 2

@@ -286,7 +286,7 @@ def test_the_record_survives_a_kill() -> None:
         'class Kill(Callback):\n'
         '    def batch_end(self, state, logger):\n'
         '        if state.timestamp.batch == 40: os.kill(os.getpid(), signal.SIGKILL)\n'
-        "train(HostRSS(interval=0.005), Kill(), batches=60)\n"
+        'train(HostRSS(interval=0.005), Kill(), batches=60)\n'
     )
     killed = subprocess.run([sys.executable, '-c', code], env=child_environment(), capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()

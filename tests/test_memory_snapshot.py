@@ -19,7 +19,7 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.words import MemprofWarning
-from tests.conftest import entries, loader, make_trainer, train
+from tests.conftest import entries, loader, train
 
 RUN = Path('test-run/torch_traces')
 

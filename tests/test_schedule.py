@@ -30,7 +30,9 @@ from composer_memprof.schedule import (
 class MadeUpRun:
     """A State that walks over batches of given sizes, ``epoch_length`` of them an epoch."""
 
-    def __init__(self, sizes: list[int], epoch_length: int = 10**9, start: int = 0, max_duration: str = '1000ba') -> None:
+    def __init__(
+        self, sizes: list[int], epoch_length: int = 10**9, start: int = 0, max_duration: str = '1000ba'
+    ) -> None:
         self.sizes = sizes
         self.epoch_length = epoch_length
         self.start = start
@@ -262,9 +264,7 @@ def test_as_a_prof_schedule_it_agrees_with_composers_in_batches(
 ) -> None:
     composers = cyclic_schedule(skip_first, wait, warmup, active, repeat)
     cycle = wait + warmup + active
-    ours = window(
-        f'{active}ba', skip=f'{skip_first + wait}ba', warmup=f'{warmup}ba', every=f'{cycle}ba', repeat=repeat
-    )
+    ours = window(f'{active}ba', skip=f'{skip_first + wait}ba', warmup=f'{warmup}ba', every=f'{cycle}ba', repeat=repeat)
     run = MadeUpRun([8] * 40)
     for batch in [0, 0, *range(40), 7, 23]:  # asked often, at INIT, and after jumps
         run.state.timestamp = run._timestamp(batch)

@@ -52,7 +52,9 @@ def test_tensorboards_plugin_reads_the_traces() -> None:
 
 def test_the_summary_is_sorted_and_cut_as_asked() -> None:
     train(TorchProfiler(schedule=SOON, summary_sort_by='self_cpu_memory_usage', summary_row_limit=3))
-    rows = [line for line in (RUN / 'rank0.4.pt.trace.summary.txt').read_text().splitlines() if 'ms' in line or 'us' in line]
+    rows = [
+        line for line in (RUN / 'rank0.4.pt.trace.summary.txt').read_text().splitlines() if 'ms' in line or 'us' in line
+    ]
     assert len([row for row in rows if not row.startswith('Self')]) <= 4
     train(TorchProfiler(schedule=SOON, summary_row_limit=0, folder='other'))
     assert [entry.kind for entry in entries(Path('other'))] == ['torch_profiler']

@@ -11,9 +11,10 @@ import contextlib
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Iterator, Literal, Optional
+from typing import Any, ClassVar, Literal, Optional
 
 try:
     import fcntl

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Optional, Sequence
+from typing import Optional
 
 from composer.core import Timestamp
 from composer.utils import dist
@@ -32,7 +33,7 @@ def check_template(template: object, parameter: str, allowed: Sequence[str]) -> 
         ValueError: naming the parameter, the variable and what is allowed.
     """
     if not isinstance(template, (str, os.PathLike)) or not os.fspath(template):
-        raise ValueError(f'{parameter}={template!r} is not allowed; it must be a format string, not empty')
+        raise ValueError(f'{parameter}={template!r} is not allowed; it must be a format string (in YAML, in quotes)')
     text = str(os.fspath(template))
     try:
         fields = [(field, spec or '') for _, field, spec, _ in string.Formatter().parse(text) if field is not None]
@@ -41,7 +42,7 @@ def check_template(template: object, parameter: str, allowed: Sequence[str]) -> 
     for field, spec in fields:
         if field not in allowed or '{' in spec:
             raise ValueError(
-                f"{parameter}={text!r}: {{{field}}} is unknown; allowed are {', '.join(allowed)}"
+                f'{parameter}={text!r}: {{{field}}} is unknown; allowed are {", ".join(allowed)}'
                 f'{nearest(field, allowed)}'
             )
     return text

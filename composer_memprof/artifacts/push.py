@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Optional
 
 from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.manifest import Entry, Manifest, find_manifests, read_manifest, taking_over
@@ -118,7 +119,9 @@ def _push_leftovers() -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         folders = ' '.join(unique)
-        sys.stderr.write(f'composer_memprof: not all was uploaded in time; send it with: composer-memprof push {folders}\n')
+        sys.stderr.write(
+            f'composer_memprof: not all was uploaded in time; send it with: composer-memprof push {folders}\n'
+        )
 
 
 def _be_the_child() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping, Optional, Protocol
+from typing import Any, Optional, Protocol
 
 import fsspec
 import fsspec.implementations.local
@@ -53,8 +54,9 @@ def check_scheme(name: str, parameter: str) -> None:
             "fsspec's config or storage_options"
         )
     if scheme not in known:
-        raise ValueError(f'{parameter}={name!r}: {scheme}:// is unknown; allowed are {", ".join(known)}'
-                         f'{nearest(scheme, known)}')
+        raise ValueError(
+            f'{parameter}={name!r}: {scheme}:// is unknown; allowed are {", ".join(known)}{nearest(scheme, known)}'
+        )
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:

@@ -11,9 +11,10 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Callable, Optional, Sequence
+from typing import Optional
 
 from composer.utils import dist
 
@@ -46,7 +47,7 @@ class Part:
 
     kind: str
     suffix: str
-    write: Callable[[Path], None]
+    write: Callable[[Path], object]
     compress: bool = False
     naming: Optional[Naming] = None
 

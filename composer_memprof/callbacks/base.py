@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, ClassVar, Mapping, Optional, Sequence, Union
+from typing import Any, ClassVar, Optional, Union
 
 from composer.core import Callback, Event, State
 from composer.loggers import Logger
@@ -72,7 +73,9 @@ def when(schedule: Optional[ScheduleInput], default: Schedule, ranks: Ranks, sta
     own_ranks = None if ranks is None else parse_ranks(ranks, 'ranks')
     own_stages = parse_stages(stages, 'stages')
     if own_ranks is not None and parsed.ranks is not None and own_ranks != parsed.ranks:
-        raise ValueError(f'ranks={sorted(own_ranks)} and schedule.ranks={sorted(parsed.ranks)} differ; give one of them')
+        raise ValueError(
+            f'ranks={sorted(own_ranks)} and schedule.ranks={sorted(parsed.ranks)} differ; give one of them'
+        )
     if parsed.stages is not None and own_stages not in (parsed.stages, {'train'}):
         raise ValueError(
             f'stages={sorted(own_stages)} and schedule.stages={sorted(parsed.stages)} differ; give one of them'
@@ -457,9 +460,7 @@ class ProfilingCallback(Callback):
     def _step_aside(self, error: BaseException) -> None:
         """The training goes on without this callback."""
         if not self._stepped_aside:
-            warn(
-                f'{type(self).__name__} steps aside, the training goes on without it; {type(error).__name__}: {error}'
-            )
+            warn(f'{type(self).__name__} steps aside, the training goes on without it; {type(error).__name__}: {error}')
         self._stepped_aside = True
         busy = self._recording is not None or self._warm
         self._recording, self._warm = None, False
@@ -481,7 +482,7 @@ def _quietly(action: Callable[[], None]) -> None:
     """Clean up after an error; a second one would say nothing new."""
     try:
         action()
-    except Exception:  # noqa: S110
+    except Exception:
         pass
 
 

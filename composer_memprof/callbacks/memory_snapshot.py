@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Mapping, Optional, Union
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Union
 
 import torch
 from composer.core import State, Time
@@ -81,7 +82,10 @@ class MemorySnapshot(ProfilingCallback):
             raise ValueError(
                 f'schedule and skip_batches={skip_batches!r}, interval={interval!r} both say when; give one of them'
             )
-        for name, value, allowed in (('stacks', stacks, ('python', 'all')), ('context', context, ('all', 'alloc', 'state'))):
+        for name, value, allowed in (
+            ('stacks', stacks, ('python', 'all')),
+            ('context', context, ('all', 'alloc', 'state')),
+        ):
             if value not in allowed:
                 raise ValueError(f'{name}={value!r} is unknown; allowed are {", ".join(allowed)}')
         if not isinstance(max_entries, int) or max_entries < 1:

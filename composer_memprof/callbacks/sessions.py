@@ -6,7 +6,8 @@ where that can be proved, and otherwise the later one steps aside.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Optional
 
 from composer.core import State
 from composer.profiler import ProfilerAction
@@ -65,7 +66,9 @@ def refuse_overlap(callback: ProfilingCallback, state: State) -> None:
             continue
         if 'train' not in callback.when.stages & other.when.stages:
             continue
-        ranks = [rank for rank in _sample_ranks(callback, other) if callback.may_run_on(rank) and other.may_run_on(rank)]
+        ranks = [
+            rank for rank in _sample_ranks(callback, other) if callback.may_run_on(rank) and other.may_run_on(rank)
+        ]
         batch = first_common_batch(other.when.schedule, callback.when.schedule, ranks)
         if batch is not None:
             raise ValueError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Optional
 
 import torch
 from composer.core import State, Timestamp
@@ -108,7 +109,9 @@ class TorchProfiler(ProfilingCallback):
                 'give one of them'
             )
         if summary_sort_by not in kineto.SORT_KEYS:
-            raise ValueError(f'summary_sort_by={summary_sort_by!r} is unknown; allowed are {", ".join(kineto.SORT_KEYS)}')
+            raise ValueError(
+                f'summary_sort_by={summary_sort_by!r} is unknown; allowed are {", ".join(kineto.SORT_KEYS)}'
+            )
         suffix = '.json' if filename.endswith(('.json', '.json.gz')) else ''
         super().__init__(
             when(schedule, _DEFAULT_SCHEDULE, ranks, stages),
@@ -194,7 +197,14 @@ class TorchProfiler(ProfilingCallback):
         self._batch_ended(state)
         assert self.kineto is not None
         result = self.kineto.stop()
-        parts = [Part(self.kind, self.output.naming.suffix, lambda path: kineto.export_trace(result, path), self.output.compress)]
+        parts = [
+            Part(
+                self.kind,
+                self.output.naming.suffix,
+                lambda path: kineto.export_trace(result, path),
+                self.output.compress,
+            )
+        ]
         sort_by, rows = self._summary
         if rows:
             text = Part(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence, Union
+from typing import Union
 
 import torch
 from composer.utils import dist
@@ -53,7 +54,9 @@ def text_files(
     """
     patterns = [paths] if isinstance(paths, str) else list(paths)
     patterns = [pattern.replace('{stdlib}', sysconfig.get_path('stdlib')) for pattern in patterns]
-    files = sorted({name for pattern in patterns for name in glob.glob(pattern, recursive=True) if Path(name).is_file()})
+    files = sorted(
+        {name for pattern in patterns for name in glob.glob(pattern, recursive=True) if Path(name).is_file()}
+    )
     if not files:
         raise ValueError(f'paths={patterns!r}: no file is there')
     content = bytearray()

@@ -1,8 +1,8 @@
 """The CUDA caching allocator's own history: each allocation and free, with its stack.
 
-    with AllocatorHistory(max_entries=100_000) as history:
-        train_one_batch()
-    snapshot = history.snapshot
+with AllocatorHistory(max_entries=100_000) as history:
+    train_one_batch()
+snapshot = history.snapshot
 """
 
 from __future__ import annotations

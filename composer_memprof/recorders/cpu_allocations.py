@@ -7,7 +7,8 @@ segment of its own, since malloc tells of none.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, NamedTuple, Optional
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
 
 import torch
 

@@ -6,8 +6,9 @@ still grows, at about the same rate, in every quarter of the time looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional, Sequence
+from typing import Optional
 
 import numpy as np
 

@@ -1,9 +1,9 @@
 """Host memory over time: a sampling thread beside exact readings, charged to the phases of a batch.
 
-    with HostMemoryRecorder(write=print, interval=0.5) as recorder:
-        recorder.mark('forward', batch=0)
-        ...
-        recorder.mark('backward', batch=0)
+with HostMemoryRecorder(write=print, interval=0.5) as recorder:
+    recorder.mark('forward', batch=0)
+    ...
+    recorder.mark('backward', batch=0)
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from composer_memprof.recorders.growth import Growth, Series
 from composer_memprof.recorders.proc import (

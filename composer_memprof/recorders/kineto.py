@@ -1,16 +1,17 @@
 """One session of torch's profiler (Kineto), and what can be had from it. Kineto has one session a process.
 
-    with KinetoRecorder(profile_memory=True) as recorder:
-        train_one_batch()
-    export_trace(recorder.result, Path('rank0.pt.trace.json'))
+with KinetoRecorder(profile_memory=True) as recorder:
+    train_one_batch()
+export_trace(recorder.result, Path('rank0.pt.trace.json'))
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Optional
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -221,8 +222,10 @@ def memory_timeline(result: KinetoResult, device: str) -> MemoryTimeline:
     from torch.profiler._memory_profiler import _CATEGORY_TO_INDEX, MemoryProfileTimeline
 
     times, rows = MemoryProfileTimeline(result.profile._memory_profile())._coalesce_timeline(device)
-    names = {index + 1: 'unknown' if category is None else category.name.lower()
-             for category, index in _CATEGORY_TO_INDEX.items()}
+    names = {
+        index + 1: 'unknown' if category is None else category.name.lower()
+        for category, index in _CATEGORY_TO_INDEX.items()
+    }
     start = times[0] if times else 0
     return MemoryTimeline(
         device,

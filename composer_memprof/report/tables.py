@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Optional, Sequence
+from collections.abc import Sequence
+from typing import Optional
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,18 +16,22 @@ from composer_memprof.words import human_bytes
 
 def run_table(result: RunResult) -> RenderableType:
     """The artifacts of a run, how the loss went, and the next command to try."""
-    table = Table(title=f'What {result.run_name} left', title_justify='left')
+    folders = sorted({artifact.folder for artifact in result.artifacts})
+    where = f' in {folders[0]}' if len(folders) == 1 else ''
+    table = Table(title=f'What {result.run_name} left{where}', title_justify='left')
     table.add_column('kind', overflow='fold')
     table.add_column('batch', justify='right')
     table.add_column('size', justify='right', no_wrap=True)
-    table.add_column('path', overflow='fold', ratio=1)
+    table.add_column('path', overflow='fold')
     for artifact in result.artifacts:
         entry = artifact.entry
         size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
-        table.add_row(entry.kind, str(entry.batch), size, str(artifact.path))
+        table.add_row(entry.kind, str(entry.batch), size, entry.path if where else str(artifact.path))
     lines: list[RenderableType] = []
     if result.first_loss is not None and result.last_loss is not None:
-        lines.append(Text(f'loss: {result.first_loss:.3f} first, {result.last_loss:.3f} last, {result.batches} batches'))
+        lines.append(
+            Text(f'loss: {result.first_loss:.3f} first, {result.last_loss:.3f} last, {result.batches} batches')
+        )
     if result.artifacts:
         lines.append(table)
     command = next_command(result.artifacts)

@@ -1,0 +1,118 @@
+"""How a run ends badly, in real processes: nothing that was recorded is lost, and nobody waits too long."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_memprof.artifacts.push import push
+from tests.conftest import child_environment, entries, s3_environment
+
+#: A run of 30 batches with all three callbacks, whose windows are open at batch 8, when something happens.
+_RUN = """
+import os, signal, sys, time
+from composer.core import Callback
+from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
+from tests.conftest import make_trainer
+
+class Happens(Callback):
+    def batch_end(self, state, logger):
+        if state.timestamp.batch == 8:
+            {happens}
+
+if __name__ == '__main__':
+    remote = sys.argv[1]
+    first, second = {{'active': '2ba'}}, {{'skip': '4ba', 'active': '50ba'}}
+    trainer = make_trainer(
+        MemorySnapshot(schedule=first, remote_file_name=remote),
+        TorchProfiler(schedule=second, remote_file_name=remote),
+        HostRSS(remote_file_name=remote),
+        Happens(),
+        batches=30,
+    )
+    trainer.fit()
+    {after}
+"""
+EXCEPTION = "raise RuntimeError('CUDA out of memory, say')"
+TERMINATED = "print('ready', flush=True); time.sleep(60)"
+KINDS = {'host_rss', 'memory_snapshot', 'memory_snapshot.page', 'torch_profiler', 'torch_profiler.summary'}
+
+
+def start(remote: str, happens: str, endpoint: str = '', after: str = 'pass') -> subprocess.Popen[str]:
+    Path('job.py').write_text(_RUN.format(happens=happens, after=after))
+    environment = child_environment(**(s3_environment(endpoint) if endpoint else {}))
+    return subprocess.Popen(
+        [sys.executable, 'job.py', remote],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def assert_all_uploaded(s3: Any) -> None:
+    listed = entries(Path('test-run'))
+    assert {entry.kind for entry in listed} == KINDS
+    for entry in listed:
+        assert entry.status == 'uploaded', entry
+        assert entry.remote is not None
+        assert hashlib.sha256(s3.cat(entry.remote)).hexdigest() == entry.sha256
+
+
+@pytest.mark.parametrize('after', ['pass', 'trainer.close()'])
+def test_an_exception_leaves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoint: str, after: str) -> None:
+    job = start('s3://runs/{run_name}', EXCEPTION, s3_endpoint, after)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert 'RuntimeError: CUDA out of memory, say' in errors, 'the exception is unchanged'
+    assert_all_uploaded(s3)
+    assert 'loopback-secret' not in errors + ''.join(p.read_text() for p in Path('test-run').rglob('*.manifest.jsonl'))
+
+
+def test_sigterm_leaves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoint: str) -> None:
+    job = start('s3://runs/{run_name}', TERMINATED, s3_endpoint)
+    assert job.stdout is not None
+    assert job.stdout.readline() == 'ready\n'
+    begin = time.monotonic()
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    assert time.monotonic() - begin < 30, 'the launcher kills after that'
+    assert job.returncode == 128 + signal.SIGTERM
+    assert_all_uploaded(s3)
+
+
+def test_a_store_that_does_not_answer_holds_nobody_up_for_long_and_push_sends_the_rest() -> None:
+    import socket
+
+    with socket.socket() as silent:  # accepts, and never says a word
+        silent.bind(('127.0.0.1', 0))
+        silent.listen()
+        endpoint = f'http://127.0.0.1:{silent.getsockname()[1]}'
+        begin = time.monotonic()
+        job = start('s3://runs/{run_name}', EXCEPTION, endpoint)
+        _, errors = job.communicate(timeout=120)
+        assert time.monotonic() - begin < 60
+    assert 'composer-memprof push' in errors
+    listed = entries(Path('test-run'))
+    assert {entry.kind for entry in listed} == KINDS
+    assert all(entry.status in ('saved', 'failed') for entry in listed)
+    assert all((Path('test-run') / 'torch_traces' / e.path).exists() or e.kind == 'host_rss' for e in listed)
+
+
+def test_what_a_killed_run_left_is_pushed_later(s3: Any, s3_endpoint: str) -> None:
+    job = start('s3://runs/{run_name}', TERMINATED, s3_endpoint)
+    assert job.stdout is not None
+    assert job.stdout.readline() == 'ready\n'
+    job.kill()
+    job.communicate(timeout=60)
+    pushed = push(Path('test-run'))
+    assert [result.error for result in pushed] == [None] * len(pushed)
+    assert {entry.kind for entry in entries(Path('test-run')) if entry.status == 'uploaded'} >= {'host_rss'}
+    assert {entry.status for entry in entries(Path('test-run'))} == {'uploaded'}
