@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -245,7 +246,7 @@ def test_each_sample_is_a_line_with_its_batch_and_phase_and_is_logged() -> None:
     samples = [record for record in records if record['event'] == 'sample']
     assert len(samples) >= 3
     assert all(sample['rss'] > 0 and sample['vms'] > sample['shared'] > 0 for sample in samples)
-    assert {'uss', 'pss', 'available', 'open_files', 'threads'} <= set(samples[0])
+    assert {'uss', 'pss', 'available', 'open_files', 'threads'} <= set(samples[1])
     assert samples[-1]['batch'] == 60
     assert records[-1]['event'] == 'summary'
     logged = {name for name in logger.data if name.startswith('host_rss/')}
@@ -262,7 +263,7 @@ def test_evaluation_and_checkpoints_are_phases_too() -> None:
         save_folder='checkpoints',
         save_interval='5ba',
     )
-    assert json_lines(RECORD)[-1]['charged']['eval'] > 8 * MIB
+    assert json_lines(RECORD)[-1]['charged']['eval'] > 4 * MIB
 
 
 def test_workers_and_other_children_are_told_apart() -> None:
@@ -299,7 +300,7 @@ def test_each_window_has_a_record_of_its_own_compressed_if_asked() -> None:
     saved = [entry.path for entry in entries(Path('test-run')) if entry.status == 'saved']
     assert saved == ['rank0.0.host_rss.jsonl.gz', 'rank0.5.host_rss.jsonl.gz']
     lines = gzip.decompress((RECORD.parent / saved[1]).read_bytes()).splitlines()
-    assert b'"batch": 5' in lines[0] or b'"batch": 0' in lines[0]
+    assert json.loads(lines[0])['batch'] == 5
 
 
 @pytest.mark.parametrize('interval', [0, -1, 'x', None, True, float('nan'), float('inf')])

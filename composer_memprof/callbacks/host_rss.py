@@ -97,9 +97,8 @@ class HostRSS(ProfilingCallback):
         self._warned_of = set()
 
     def _start(self, state: State, stamp: Stamp) -> None:
-        del state  # unused
         self._file = self.store.grow(self.kind, _SUFFIX, stamp, compress=self.output.compress)
-        self._recorder = HostMemoryRecorder(self._file.write, self.interval)
+        self._recorder = HostMemoryRecorder(self._file.write, self.interval, state.timestamp.batch.value)
         self._judged = time.monotonic()
         self._recorder.start()
 

@@ -28,8 +28,10 @@ from composer_memprof.recorders.proc import (
     process_name,
 )
 
-#: Costly readings (tens of milliseconds) and the look for new children come at most this often, in seconds.
-_DETAILS_EVERY_S = 5.0
+#: Costly readings (milliseconds; seconds in a very large process) come at most this often, and never take up more
+#: than this share of the time. The look for new children comes at most this often too, in seconds.
+_DETAILS_EVERY_S = 10.0
+_DETAILS_SHARE = 0.002
 _CHILDREN_EVERY_S = 1.0
 #: Exact readings of the workers, at the end of batches, at most this often.
 _WORKERS_EVERY_S = 0.01
@@ -57,17 +59,24 @@ class HostMemoryRecorder:
     Args:
         write (Callable): takes each record, one line of JSON. Called from the sampling thread.
         interval (float): seconds between samples.
+        batch (int): that the recording begins with. Default: ``0``.
         cgroup (Cgroup, optional): to read, for tests.
     """
 
-    def __init__(self, write: Callable[[str], None], interval: float = 0.5, cgroup: Optional[Cgroup] = None) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        interval: float = 0.5,
+        batch: int = 0,
+        cgroup: Optional[Cgroup] = None,
+    ) -> None:
         self._write = write
         self._interval = interval
         self._cgroup = cgroup or Cgroup()
         self._own = ProcessReader()
         self._series = Series()
         self._phase = 'start'
-        self._batch = 0
+        self._batch = batch
         self._last_rss = self._own.rss()
         self._charged: dict[str, int] = {}
         self._workers: dict[int, _Worker] = {}
@@ -76,7 +85,7 @@ class HostMemoryRecorder:
         self._workers_lock = threading.Lock()
         self._workers_read = 0.0
         self._children_found = -_CHILDREN_EVERY_S
-        self._details_read = -_DETAILS_EVERY_S
+        self._details_due = 0.0
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
         #: The newest sample, flat: names and numbers. Another object with each sample.
@@ -85,7 +94,8 @@ class HostMemoryRecorder:
         self.error: Optional[BaseException] = None
 
     def start(self) -> None:
-        self._sample()
+        """Begin to sample, with a first sample at once; what costs more comes from the thread."""
+        self._sample(details=False)
         self._thread = threading.Thread(target=self._run, name='memprof-host-rss', daemon=True)
         self._thread.start()
 
@@ -95,7 +105,7 @@ class HostMemoryRecorder:
         if self._thread is not None:
             self._thread.join(timeout=5)
             self._thread = None
-        self._sample()
+        self._sample(details=False)
         growth = self.growth()
         suspect = self.suspect()
         self._record(
@@ -179,7 +189,7 @@ class HostMemoryRecorder:
                 self.error = error
                 return
 
-    def _sample(self) -> None:
+    def _sample(self, details: bool = True) -> None:
         now = time.monotonic()
         usage = self._own.read()
         sample: dict[str, Any] = {'rss': usage.rss, 'vms': usage.vms, 'shared': usage.shared}
@@ -193,10 +203,11 @@ class HostMemoryRecorder:
             sample['cgroup_usage'] = self.cgroup_memory.usage
             if self.cgroup_memory.limit is not None:
                 sample['cgroup_limit'] = self.cgroup_memory.limit
-        if now - self._details_read >= _DETAILS_EVERY_S:
-            self._details_read = now
+        if details and now >= self._details_due:
             sample.update(machine_memory())
             sample.update(process_details())
+            taken = time.monotonic() - now
+            self._details_due = now + max(_DETAILS_EVERY_S, taken / _DETAILS_SHARE)
         self.latest = sample
         self._record('sample', **sample, children=children, charged=dict(self._charged))
 

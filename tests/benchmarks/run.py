@@ -152,7 +152,7 @@ def quickstart_trainer(callbacks: list[Callback]) -> Trainer:
 
 
 def sampling(rounds: int) -> None:
-    chunk = 10
+    chunk = 20
     make: dict[str, Callable[[], list[Callback]]] = {
         'none': lambda: [],
         '2 Hz': lambda: [HostRSS(interval=0.5)],
@@ -162,14 +162,16 @@ def sampling(rounds: int) -> None:
     trainers = {name: quickstart_trainer([times[name], *callbacks()]) for name, callbacks in make.items()}
     taken: dict[str, list[float]] = {name: [] for name in make}
     names = list(make)
-    for number in range(rounds * 6 + 1):
+    for number in range(rounds * 3 + 1):
         for name in names[number % 3 :] + names[: number % 3]:  # each in each place
             trainers[name].fit(duration=f'{chunk}ba')
-            if number:  # the first is the warm-up
-                taken[name].append(statistics.fmean(times[name].seconds[-chunk:]))
+            if number:  # the first is the warm-up; so is each chunk's beginning, with the window's own start
+                taken[name].append(statistics.fmean(times[name].seconds[-chunk + 2 :]))
     for trainer in trainers.values():
         trainer.close()
-    print(f'  a step without: {statistics.median(taken["none"]) * 1e3:.1f} ms, {len(taken["none"])} x {chunk} steps each')
+    print(
+        f'  a step without: {statistics.median(taken["none"]) * 1e3:.1f} ms, {len(taken["none"])} x {chunk} steps each'
+    )
     for name in ('2 Hz', '10 Hz'):
         ratios = [on / off for on, off in zip(taken[name], taken['none'])]
         report(f'HostRSS at {name} against none, a step', statistics.median(ratios), 1.01)
