@@ -12,8 +12,9 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import torch
 from composer import Trainer
@@ -154,7 +155,7 @@ def quickstart_trainer(callbacks: list[Callback]) -> Trainer:
 def sampling(rounds: int) -> None:
     chunk = 20
     make: dict[str, Callable[[], list[Callback]]] = {
-        'none': lambda: [],
+        'none': list,
         '2 Hz': lambda: [HostRSS(interval=0.5)],
         '10 Hz': lambda: [HostRSS(interval=0.1)],
     }
