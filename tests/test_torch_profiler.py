@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from composer.core import Timestamp
 from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 from composer_memprof import TorchProfiler
-from composer_memprof.recorders.kineto import KinetoRecorder, MemoryTimeline, export_trace
+from composer_memprof.recorders.kineto import KinetoRecorder, MemoryTimeline, export_trace, memory_timeline
 from composer_memprof.report.memory_timeline import write_memory_timeline
 from tests.conftest import entries, make_trainer, train
 
@@ -78,8 +79,8 @@ def test_num_traces_to_keep_and_saved_traces_do_as_documented() -> None:
     train(callback, batches=12)
     assert sorted(path.name for path in RUN.glob('*.json')) == ['rank0.10.pt.trace.json', 'rank0.7.pt.trace.json']
     assert [(time.batch.value, paths) for time, paths in callback.saved_traces] == [
-        (7, [RUN / 'rank0.7.pt.trace.json']),
-        (10, [RUN / 'rank0.10.pt.trace.json']),
+        (7, [RUN.absolute() / 'rank0.7.pt.trace.json']),
+        (10, [RUN.absolute() / 'rank0.10.pt.trace.json']),
     ]
     assert isinstance(callback.saved_traces[0][0], Timestamp)
 
@@ -111,6 +112,19 @@ def test_memory_over_time_works_on_a_cpu() -> None:
     assert 'Memory over time on cpu' in page
     assert '<polygon' in page
     assert 'http' not in page, 'nothing is loaded from elsewhere'
+
+
+def test_the_memory_timeline_is_in_microseconds_and_bytes() -> None:
+    with KinetoRecorder(record_shapes=True, profile_memory=True, with_stack=True) as recorder:
+        begin = time.perf_counter()
+        kept = [torch.ones(1 << 18)]
+        time.sleep(0.2)
+        kept.append(torch.ones(1 << 18) * 2)
+        taken = (time.perf_counter() - begin) * 1e6
+    assert recorder.result is not None
+    timeline = memory_timeline(recorder.result, 'cpu')
+    assert 0.2e6 <= timeline.times_us[-1] <= 1.5 * taken
+    assert 3 << 20 <= timeline.peak_bytes <= 4 << 20
 
 
 def test_the_memory_page_names_its_peak_and_says_when_points_are_merged(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class Tally:
         with self._changed:
             while self._count > 0:
                 left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
+                if left <= 0 or not self._changed.wait(min(left, threading.TIMEOUT_MAX)):
                     return self._count == 0
         return True
 

@@ -89,7 +89,7 @@ class ArtifactStore:
         on_failure: Optional[Callable[[BaseException], None]] = None,
         on_removed: Optional[Callable[[list[Path]], None]] = None,
     ) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # the training may change its directory
         self.naming = naming
         self.destination = destination
         self.overwrite = overwrite
@@ -138,16 +138,21 @@ class ArtifactStore:
         return GrowingFile(self, kind, suffix, stamp, compress=compress)
 
     def close(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for what is still to be written and uploaded; the rest is left to ``push``."""
+        """Wait for what is still to be written, and up to ``timeout`` seconds for uploads; ``push`` sends the rest.
+
+        While the interpreter exits, all of it together takes no longer than ``timeout``: whoever stopped the job
+        kills it soon after.
+        """
         if self._closed:
             return
         self._closed = True
-        deadline = time.monotonic() + timeout
-        self._writing.wait(deadline)
         if exiting():
+            self._writing.wait(time.monotonic() + timeout)
             # An upload under way may succeed with a client that is warm; the rest is a child's to do.
             self._uploading.wait(time.monotonic() + timeout / 4)
         else:
+            self._writing.wait(float('inf'))
+            deadline = time.monotonic() + timeout
             self._send_again(deadline)
             self._uploading.wait(deadline)
         self._leave_to_push(timeout)
@@ -193,8 +198,14 @@ class ArtifactStore:
             for file in made:
                 Path(file.path).unlink(missing_ok=True)
         if window.then is not None:
-            window.then(paths)
+            self._tell(window.then, paths)
         self._register(window)
+
+    def _tell(self, then: Callable[[list[Path]], None], paths: list[Path]) -> None:
+        try:
+            then(paths)
+        except Exception as error:  # someone else's reader of the file; the file itself is safe
+            self._warn_once('then', f'{paths} could not be handed on: {type(error).__name__}: {error}')
 
     def _list(self, entry: Entry, window: _Window) -> None:
         self._manifest.append(entry)
@@ -289,24 +300,25 @@ class ArtifactStore:
                 time.sleep(0.05)
 
     def _upload(self, entry: Entry, window: _Window) -> None:
+        self._guarded(lambda: self._upload_or_keep(entry, window))
+        self._uploading.done()
+        self._guarded(self._remove_old)
+
+    def _upload_or_keep(self, entry: Entry, window: _Window) -> None:
         assert self.destination is not None and entry.remote is not None
+        if exiting() and isinstance(self.destination, FsspecDestination):
+            return  # left to the child process
         try:
-            if exiting() and isinstance(self.destination, FsspecDestination):
-                with self._lock:
-                    self._unsent.append((entry, window))
-                return
             name = self.destination.upload(self.folder / entry.path, entry.remote)
-            self._settle(replace(entry, remote=name, status='uploaded'), window)
-        except Exception as error:  # whatever a store's client raises must not end the lane
+        except Exception as error:  # whatever a store's client raises
             self._settle(replace(entry, status='failed'), window)
             self._warn_once(
                 'upload',
                 f'uploading {entry.path} to {entry.remote} failed: {type(error).__name__}: {error}. The file is kept; '
                 f'send it later with: composer-memprof push {self.folder}',
             )
-        finally:
-            self._uploading.done()
-            self._remove_old()
+        else:
+            self._settle(replace(entry, remote=name, status='uploaded'), window)
 
     def _settle(self, entry: Entry, window: _Window) -> None:
         self._manifest.append(entry)

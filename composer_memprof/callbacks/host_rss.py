@@ -114,10 +114,12 @@ class HostRSS(ProfilingCallback):
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None
         file, self._file = self._file, None
-        if recorder is not None:
-            recorder.stop()
-        if file is not None:
-            file.close()
+        try:
+            if recorder is not None:
+                recorder.stop()
+        finally:
+            if file is not None:
+                file.close()
 
     # -- phases -------------------------------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ class TorchProfiler(ProfilingCallback):
     def _path_of(self, stamp: Stamp, rank: int) -> Path:
         suffix = f'{self.output.naming.suffix}.gz' if self.output.compress else self.output.naming.suffix
         name = self.output.naming.local(replace(stamp, rank=rank), suffix, 1)
-        return folder_of(self.output.folder, stamp.run_name, rank) / name
+        return folder_of(self.output.folder, stamp.run_name, rank).absolute() / name
 
     def _on_removed(self, paths: list[Path]) -> None:
         own = dist.get_global_rank()

@@ -229,6 +229,6 @@ def memory_timeline(result: KinetoResult, device: str) -> MemoryTimeline:
     start = times[0] if times else 0
     return MemoryTimeline(
         device,
-        [(time - start) / 1000 for time in times],
+        [time - start for time in times],
         {name: [row[index] for row in rows] for index, name in sorted(names.items())},
     )

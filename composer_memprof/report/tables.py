@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from collections.abc import Sequence
 from typing import Optional
 
@@ -17,7 +18,7 @@ from composer_memprof.words import human_bytes
 def run_table(result: RunResult) -> RenderableType:
     """The artifacts of a run, how the loss went, and the next command to try."""
     folders = sorted({artifact.folder for artifact in result.artifacts})
-    where = f' in {folders[0]}' if len(folders) == 1 else ''
+    where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
     table = Table(title=f'What {result.run_name} left{where}', title_justify='left')
     table.add_column('kind', overflow='fold')
     table.add_column('batch', justify='right')
@@ -26,7 +27,7 @@ def run_table(result: RunResult) -> RenderableType:
     for artifact in result.artifacts:
         entry = artifact.entry
         size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
-        table.add_row(entry.kind, str(entry.batch), size, entry.path if where else str(artifact.path))
+        table.add_row(entry.kind, str(entry.batch), size, entry.path if where else str(_short(artifact.path)))
     lines: list[RenderableType] = []
     if result.first_loss is not None and result.last_loss is not None:
         lines.append(
@@ -45,5 +46,10 @@ def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
     for kind, command in (('torch_profiler.summary', 'less -S'), ('host_rss', 'tail -n 1')):
         paths = [artifact.path for artifact in artifacts if artifact.entry.kind == kind]
         if paths:
-            return f'{command} {shlex.quote(str(paths[-1]))}'
+            return f'{command} {shlex.quote(str(_short(paths[-1])))}'
     return None
+
+
+def _short(path: Path) -> Path:
+    """Relative to where we are, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
