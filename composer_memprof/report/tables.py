@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Optional
 
 from rich.console import Group, RenderableType
