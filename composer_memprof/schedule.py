@@ -457,22 +457,25 @@ class _FunctionCursor(Cursor):
 
 
 @dataclass(frozen=True)
-class _Both(Schedule):
+class _Pair(Schedule):
     left: Schedule
     right: Schedule
-
-    def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
-        return _BothCursor(self.left.bind(clock, state), self.right.bind(clock, state))
 
     def spans(self) -> Iterator[Span]:
         yield from self.left.spans()
         yield from self.right.spans()
 
-    def may_run_on(self, rank: int) -> bool:
-        return self.left.may_run_on(rank) and self.right.may_run_on(rank)
-
     def named_ranks(self) -> frozenset[int]:
         return self.left.named_ranks() | self.right.named_ranks()
+
+
+@dataclass(frozen=True)
+class _Both(_Pair):
+    def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
+        return _BothCursor(self.left.bind(clock, state), self.right.bind(clock, state))
+
+    def may_run_on(self, rank: int) -> bool:
+        return self.left.may_run_on(rank) and self.right.may_run_on(rank)
 
     @property
     def ends_by_itself(self) -> bool:
@@ -492,22 +495,12 @@ class _BothCursor(Cursor):
 
 
 @dataclass(frozen=True)
-class _Either(Schedule):
-    left: Schedule
-    right: Schedule
-
+class _Either(_Pair):
     def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
         return _EitherCursor(self.left.bind(clock, state), self.right.bind(clock, state))
 
-    def spans(self) -> Iterator[Span]:
-        yield from self.left.spans()
-        yield from self.right.spans()
-
     def may_run_on(self, rank: int) -> bool:
         return self.left.may_run_on(rank) or self.right.may_run_on(rank)
-
-    def named_ranks(self) -> frozenset[int]:
-        return self.left.named_ranks() | self.right.named_ranks()
 
     @property
     def ends_by_itself(self) -> bool:
@@ -563,7 +556,7 @@ class _NotCursor(Cursor):
 
 
 def _leaves(schedule: Schedule) -> Iterator[Schedule]:
-    if isinstance(schedule, (_Both, _Either)):
+    if isinstance(schedule, _Pair):
         yield from _leaves(schedule.left)
         yield from _leaves(schedule.right)
     elif isinstance(schedule, _Not):
@@ -649,7 +642,7 @@ class Windows:
         self.opened = 0
         self._cursor = schedule.bind(clock, state)
         self._lookahead = 0
-        if schedule.counts_only_batches and isinstance(schedule, (_Both, _Either, _Not)):
+        if schedule.counts_only_batches and isinstance(schedule, (_Pair, _Not)):
             leaves = [leaf for leaf in _leaves(schedule) if isinstance(leaf, _Window)]
             self._lookahead = int(max((leaf.warmup.value for leaf in leaves), default=0))
 
