@@ -87,6 +87,32 @@ def push(
         raise typer.Exit(1)
 
 
+@app.command()
+def inspect(
+    snapshot: Path = typer.Argument(..., help='a memory snapshot, gzipped or not', metavar='SNAPSHOT'),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON'),
+) -> None:
+    """Say what filled the memory at its peak. Runs nothing that is in the file."""
+    from composer_memprof.analysis.peak import peaks
+    from composer_memprof.analysis.snapshot_file import SnapshotError, load_snapshot
+    from composer_memprof.report.tables import peak_table
+
+    try:
+        found = peaks(load_snapshot(snapshot))
+    except OSError as error:
+        _say(f'SNAPSHOT={str(snapshot)!r} can not be read: {error.strerror or error}')
+        raise typer.Exit(2) from None
+    except SnapshotError as error:
+        _say(str(error))
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(peak) for peak in found]))
+    elif found:
+        Console(highlight=False).print(peak_table(found))
+    else:
+        typer.echo(f'{snapshot}: no allocation was recorded')
+
+
 def _show_own_warnings_plainly() -> None:
     """A warning of ours is one line for a person, without the place in the code that it came from."""
     show = warnings.showwarning

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Optional
 
 from composer.loggers import LoggerDestination
 
-from composer_memprof.artifacts.manifest import Entry, find_manifests, read_manifest
+from composer_memprof.analysis.run import RunResult, list_artifacts
 from composer_memprof.callbacks.base import ProfilingCallback
 from composer_memprof.config import build_trainer
 
 _LOSS = 'loss/train/total'
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A file that the run's manifests list, with the folder of its manifest."""
-
-    folder: Path
-    entry: Entry
-
-    @property
-    def path(self) -> Path:
-        return self.folder / self.entry.path
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run came to. Losses are in the model's own unit; None where no batch was trained."""
-
-    run_name: str
-    batches: int
-    first_loss: Optional[float]
-    last_loss: Optional[float]
-    artifacts: list[Artifact]
 
 
 class _LossEnds(LoggerDestination):
@@ -69,16 +44,3 @@ def run(config: Mapping[str, Any]) -> RunResult:
     batches = trainer.state.timestamp.batch.value
     trainer.close()
     return RunResult(trainer.state.run_name, batches, losses.first, losses.last, list_artifacts(folders))
-
-
-def list_artifacts(folders: set[Path]) -> list[Artifact]:
-    """What the manifests directly in ``folders`` list and is still there, in order of batch."""
-    artifacts = [
-        Artifact(folder, entry)
-        for folder in sorted(folders)
-        for manifest in find_manifests(folder)
-        if manifest.parent == folder
-        for entry in read_manifest(manifest)
-        if entry.status != 'removed'
-    ]
-    return sorted(artifacts, key=lambda artifact: (artifact.entry.batch, artifact.entry.rank))

@@ -7,6 +7,9 @@ segment of its own, since malloc tells of none.
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -100,7 +103,15 @@ def _allocations(result: KinetoResult) -> Iterator[_Allocation]:
 
 
 def _frame(state: Any) -> Frame:
-    return {'filename': state.file_name, 'line': state.line_number, 'name': state.function_name}
+    return {'filename': _whole_path(state.file_name), 'line': state.line_number, 'name': state.function_name}
+
+
+@functools.cache
+def _whole_path(name: str) -> str:
+    """The profiler cuts off whichever folder of ``sys.path`` a file lies in; with it, one can tell whose code it is."""
+    if os.path.isabs(name) or name.startswith('<'):
+        return name
+    return next((path for path in (os.path.join(folder, name) for folder in sys.path) if os.path.isfile(path)), name)
 
 
 class _Frames:
