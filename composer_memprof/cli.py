@@ -76,9 +76,9 @@ def push(
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
         elif pushed.error is None:
-            typer.echo(f'uploaded {pushed.path} to {pushed.remote}')
+            typer.echo(f'uploaded {str(pushed.path)!r} to {pushed.remote!r}')
         else:
-            _say(f'{pushed.path} was not uploaded to {pushed.remote}: {pushed.error}')
+            _say(f'{str(pushed.path)!r} was not uploaded to {pushed.remote!r}: {pushed.error}')
 
     results = pushing.push(folder, report=report)
     if not results and not as_json:

@@ -103,7 +103,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     try:
         config = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_dotlist(list(overrides)))
         values = OmegaConf.to_container(config, resolve=True)
-    except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError, ValueError) as error:
+    except (OSError, YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
         raise ConfigError(f'{path} can not be read: {_one_line(error)}') from error
     if not isinstance(values, dict):
         raise ConfigError(f'{path} must hold keys and values, not a {type(values).__name__}')
@@ -111,7 +111,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     for key, value in {str(key): value for key, value in values.items()}.items():
         if key not in allowed:
             close = nearest(key, allowed)
-            raise ConfigError(f'{key}={value!r} is unknown{close}; allowed are {", ".join(allowed)}')
+            raise ConfigError(f'{key}={_shown(value)} is unknown{close}; allowed are {", ".join(allowed)}')
     for key in ('model', 'train_loader', 'max_duration'):
         if values.get(key) is None:
             raise ConfigError(f'{key} is missing; a config needs model, train_loader and max_duration')
@@ -146,7 +146,7 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
             loggers=[*own_loggers, *loggers],
             **rest,
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise ConfigError(_one_line(error)) from error
 
 
@@ -188,7 +188,7 @@ def _import(key: str, dotted: str) -> Callable[..., Any]:
     module_name, _, attribute = dotted.rpartition('.')
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:
         raise ConfigError(f'{key}={dotted!r}: {module_name} does not import: {_one_line(error)}') from error
     found = getattr(module, attribute, None)
     if not callable(found):
@@ -208,7 +208,7 @@ def _call(key: str, builder: Callable[..., Any], arguments: Optional[Mapping[str
         for name, value in arguments.items():
             if name not in allowed:
                 close = nearest(name, allowed)
-                raise ConfigError(f'{key}.{name}={value!r} is unknown{close}; allowed are {", ".join(allowed)}')
+                raise ConfigError(f'{key}.{name}={_shown(value)} is unknown{close}; allowed are {", ".join(allowed)}')
     for parameter in parameters:
         needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if needed and parameter.name not in arguments:
@@ -227,3 +227,8 @@ def _parameters_of(builder: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 def _one_line(error: BaseException) -> str:
     return ' '.join(str(error).split()) or type(error).__name__
+
+
+def _shown(value: Any) -> str:
+    """A value as a person typed it; what a mapping holds may be a secret."""
+    return '{...}' if isinstance(value, dict) else repr(value)

@@ -165,8 +165,13 @@ def _resolve_duration(span: Span, state: Optional[State]) -> Span:
         raise ValueError(f'{span} is a part of the whole training, whose max_duration is not known yet')
     length = state.dataloader_len if state is not None else None
     if total.unit == TimeUnit.EPOCH and length is not None:
-        return Span(math.ceil(span.value * total.value * int(length)), 'ba')
-    return Span(span.value * total.value, total.unit.value)
+        return Span(math.ceil(_exactly(span.value * total.value * int(length))), 'ba')
+    return Span(_exactly(span.value * total.value), total.unit.value)
+
+
+def _exactly(product: float) -> float:
+    """0.07 of 100 is 7, which in floating point it is not."""
+    return round(product, 6)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -686,7 +691,9 @@ class _ComposerSchedule:
             self._state = lambda: state
         self._place: Optional[tuple[int, int]] = None
         self._answer = ProfilerAction.SKIP
+        self._before: Optional[Cursor] = None
         self._cursor: Optional[Cursor] = None
+        self._was_unsaved = False
         self._unsaved = False
 
     def is_of(self, state: State) -> bool:
@@ -697,11 +704,15 @@ class _ComposerSchedule:
         place = (state.timestamp.batch.value, state.timestamp.epoch.value)
         if place == self._place:
             return self._answer
-        if self._cursor is None or self._place is None or place[0] != self._place[0] + 1:
+        if self._place is not None and place[0] == self._place[0]:
+            # The epoch has advanced since this batch was asked for, at the end of the one before.
+            self._cursor, self._unsaved = self._before, self._was_unsaved
+        elif self._cursor is None or self._place is None or place[0] != self._place[0] + 1:
             self._unsaved = False
             self._cursor = self._from_the_start(clock, state)
-            if self._cursor is None:
-                return ProfilerAction.SKIP
+        if self._cursor is None:
+            return ProfilerAction.SKIP
+        self._before, self._was_unsaved = self._cursor, self._unsaved
         phase, self._cursor = self._cursor.step(clock)
         self._place = place
         self._answer = self._as_action(phase, clock)
@@ -717,6 +728,13 @@ class _ComposerSchedule:
             walked = _BatchClock(0, clock.rank)
             for walked.batch in range(int(clock.read('ba'))):
                 _, cursor = cursor.step(walked)
+            return cursor
+        phase, opened = cursor.step(clock)
+        while phase.active and not phase.joined:
+            phase, after = opened.step(clock)
+            if phase.joined:  # it is open here
+                return cursor
+            cursor, opened = opened, after  # it was over before the run got here
         return cursor
 
     def _as_action(self, phase: Phase, clock: TrainClock) -> ProfilerAction:
@@ -830,6 +848,8 @@ def parse_stages(stages: Any, name: str) -> frozenset[str]:
     Raises:
         ValueError: if they are empty, or not among ``train``, ``eval`` and ``predict``.
     """
+    if not isinstance(stages, (str, Sequence, set, frozenset)):
+        raise ValueError(f'{name}={stages!r} is not allowed; it is a list of {", ".join(STAGES)}')
     values = [stages] if isinstance(stages, str) else list(stages)
     for stage in values:
         if stage not in STAGES:

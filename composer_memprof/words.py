@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import warnings
 from collections.abc import Sequence
 
@@ -12,8 +13,14 @@ class MemprofWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Warn the person who runs the training. Callers see to it that it comes once."""
-    warnings.warn(MemprofWarning(f'composer_memprof: {message}'), stacklevel=2)
+    """Warn the person who runs the training. Callers see to it that it comes once.
+
+    Never raises, not even where warnings are made errors: the training, or a background thread, is behind it.
+    """
+    try:
+        warnings.warn(MemprofWarning(f'composer_memprof: {message}'), stacklevel=2)
+    except Warning:
+        sys.stderr.write(f'composer_memprof: {message}\n')
 
 
 def nearest(word: object, allowed: Sequence[str]) -> str:

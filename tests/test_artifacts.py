@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -77,6 +79,7 @@ class Shelf:
         ('{run_name.__class__}', ['run_name.__class__']),
         ('{rank:{batch}}', ['rank']),
         ('', ['in quotes']),
+        ('{rank:q}', ['{rank:q}']),
     ],
 )
 def test_a_format_string_that_can_not_be_is_refused(template: str, words: list[str]) -> None:
@@ -127,6 +130,7 @@ def test_a_number_goes_before_the_suffix() -> None:
         ('s4://b/x', ['s4://', 's3']),
         ('gs://b/x', ['gs://', "pip install 'composer_memprof[gcs]'"]),
         ('s3://key:secret@host/x', ['credentials']),
+        ('memory://b/a::file:///x', ['one store']),
         ('zip://a::s3://b', ['one store']),
     ],
 )
@@ -203,18 +207,85 @@ def test_writing_runs_in_a_child_which_does_not_hold_this_interpreter() -> None:
     assert int((FOLDER / 'rank0.4.txt').read_text()) != os.getpid()
 
 
-def test_a_child_that_dies_is_stood_in_for() -> None:
+def test_what_a_child_died_of_is_not_tried_again_in_the_training() -> None:
     parent = os.getpid()
 
     def write(path: Path) -> None:
-        if os.getpid() != parent:
-            os._exit(9)
-        path.write_text('written by the parent')
+        assert os.getpid() != parent, 'the training would have died of it'
+        os._exit(9)
 
     store = make_store()
-    store.save([Part('thing', '.txt', write)], stamp())
+    with pytest.warns(MemprofWarning, match='the process that was to write it died'):
+        store.save([Part('thing', '.txt', write)], stamp())
+        store.close(20)
+    assert [entry.status for entry in entries(FOLDER)] == ['failed']
+
+
+def test_without_a_child_it_is_written_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, 'fork', lambda function: None)
+    store = make_store()
+    store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
     store.close(20)
-    assert (FOLDER / 'rank0.4.txt').read_text() == 'written by the parent'
+    assert int((FOLDER / 'rank0.4.txt').read_text()) == os.getpid()
+
+
+def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_handlers() -> None:
+    code = (
+        'import atexit, os, signal, sys, time\n'
+        'from composer_memprof.artifacts import background\n'
+        'signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n'
+        "atexit.register(lambda: print('exit handlers of', os.getpid(), flush=True))\n"
+        'fork = os.fork\n'
+        'def fork_and_stop():\n'
+        '    pid = fork()\n'
+        '    if not pid: os.kill(os.getpid(), signal.SIGTERM)\n'
+        '    return pid\n'
+        'os.fork = fork_and_stop\n'
+        "print(os.getpid(), background.fork(lambda: 'whole').result(20), flush=True)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, env=child_environment(), timeout=60
+    )
+    pid, result = run.stdout.splitlines()[0].split()
+    assert result == 'whole'
+    assert run.stdout.splitlines()[1:] == [f'exit handlers of {pid}']
+
+
+def test_windows_that_come_faster_than_they_can_be_written_do_not_hold_up_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_module, '_writer', Lane('small', capacity=1))
+    monkeypatch.setattr(store_module, '_ROOM_TIMEOUT_S', 0.1)
+    store = make_store()
+    slow = Part('thing', '.txt', lambda path: (time.sleep(1), path.write_text('x')))
+    begin = time.monotonic()
+    with pytest.warns(MemprofWarning, match='earlier windows are still being written') as caught:
+        for batch in range(6):
+            store.save([slow], stamp(batch))
+        assert time.monotonic() - begin < 3
+        store.close(20)
+    assert len(caught) == 1
+    assert {entry.status for entry in entries(FOLDER)} == {'saved', 'failed'}
+
+
+def test_warnings_that_are_made_errors_neither_raise_nor_hang() -> None:
+    def fail(path: Path) -> None:
+        raise RuntimeError('no such thing')
+
+    store = make_store()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        store.save([Part('thing', '.txt', fail)], stamp())
+        store.close(20)
+    assert [entry.status for entry in entries(FOLDER)] == ['failed']
+
+
+def test_keeping_the_newest_never_removes_what_replaced_an_older_one() -> None:
+    store = make_store(overwrite=True, keep=1)
+    for content in ('one', 'two', 'three'):
+        store.save([text(content)], stamp())
+    store.close(20)
+    assert (FOLDER / 'rank0.4.txt').read_text() == 'three'
 
 
 def test_a_child_that_hangs_is_ended() -> None:
@@ -408,6 +479,54 @@ def test_the_last_line_of_a_path_counts_and_broken_lines_are_passed_over() -> No
     assert [(e.path, e.status) for e in read_manifest(path)] == [('a', 'saved'), ('b', 'saved')]
     dead_manifest(entry('d', 'saved'))  # goes on after the line that a kill cut short
     assert [e.path for e in read_manifest(path)] == ['a', 'b', 'd']
+
+
+def test_a_line_after_the_release_leaves_no_lock_behind() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    manifest = Manifest.hold(FOLDER, 0)
+    manifest.append(entry('a', 'saved', 'memory://late/a'))
+    manifest.release()
+    manifest.append(entry('b', 'saved'))
+    assert [pushed.error for pushed in push(FOLDER)] == [None]
+
+
+def test_push_goes_on_after_a_manifest_that_can_not_be_read_and_into_the_right_one() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    path = dead_manifest(replace(entry('a', 'saved', 'memory://right/a'), rank=7))
+    (FOLDER / 'rank1.manifest.jsonl').symlink_to('/etc/hostname')
+    results = push(FOLDER)
+    assert [pushed.error is None for pushed in results] == [True, False]
+    assert read_manifest(path)[0].status == 'uploaded'
+    assert not (FOLDER / 'rank7.manifest.jsonl').exists()
+
+
+@pytest.mark.parametrize('hidden', ['.ssh/authorized_keys', '.bashrc'])
+def test_push_writes_to_no_hidden_place_of_this_machine(hidden: str, tmp_path: Path) -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    dead_manifest(entry('a', 'saved', f'file://{tmp_path}/home/{hidden}'))
+    (pushed,) = push(FOLDER)
+    assert pushed.error is not None
+    assert not (tmp_path / 'home').exists()
+
+
+def test_many_uploads_to_one_local_name_lose_none(tmp_path: Path) -> None:
+    destination, names = FsspecDestination(), []
+    for number in range(8):
+        (tmp_path / f'{number}').write_text(str(number))
+
+    def upload(number: int) -> None:
+        names.append(destination.upload(tmp_path / f'{number}', f'file://{tmp_path}/shelf/x.txt'))
+
+    threads = [threading.Thread(target=upload, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(names)) == 8
+    assert {path.read_text() for path in (tmp_path / 'shelf').iterdir()} == set('01234567')
 
 
 def test_push_uploads_what_was_not_and_a_dead_runs_open_files() -> None:

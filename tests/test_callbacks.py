@@ -280,6 +280,11 @@ def test_a_run_that_ends_inside_or_before_a_window_is_one_warning_and_saves_what
         ({'schedule': {'active': '0.1dur'}, 'stages': ['eval']}, ['0.1dur', 'eval']),
         ({'schedule': {'actve': '1ba'}}, ['schedule.actve', "'active'"]),
         ({'close_timeout': -1}, ['close_timeout=-1']),
+        ({'close_timeout': 'abc'}, ["close_timeout='abc'"]),
+        ({'compress': 'no_thanks'}, ["compress='no_thanks'"]),
+        ({'overwrite': 1}, ['overwrite=1']),
+        ({'stages': 5}, ['stages=5', 'train']),
+        ({'filename': '{batch:q}'}, ['filename', '{batch:q}']),
     ],
 )
 def test_a_mistake_is_refused_at_construction_in_one_line(
@@ -357,6 +362,43 @@ def test_a_torch_profiler_of_the_user_is_not_disturbed() -> None:
         train(TorchProfiler(schedule=SOON), batches=5)
     assert len(theirs.events()) > 0
     assert entries(Path('test-run'), 'torch_profiler') == []
+
+
+def test_a_training_that_broke_off_in_a_window_does_not_keep_the_next_from_recording() -> None:
+    class Break(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            raise RuntimeError('out of memory, say')
+
+    broken = make_trainer(TorchProfiler(schedule={'active': '5ba'}), Break(), run_name='broken')
+    with pytest.raises(RuntimeError, match='out of memory'):
+        broken.fit()
+    train(TorchProfiler(schedule=SOON))
+    assert len(entries(Path('test-run'), 'torch_profiler')) == 1
+    broken.close()
+    assert len(entries(Path('broken'), 'torch_profiler')) == 1, 'what the first had is saved'
+
+
+def test_a_finished_window_is_not_held_in_memory() -> None:
+    callbacks = MemorySnapshot(schedule=SOON), TorchProfiler(schedule=SOON)
+    trainer = make_trainer(*callbacks)
+    trainer.fit()
+    assert callbacks[0].kineto is callbacks[1].kineto
+    assert callbacks[0].kineto is not None
+    assert not callbacks[0].kineto._unread
+    assert callbacks[0].kineto.result is None
+    trainer.close()
+
+
+def test_warnings_that_are_made_errors_do_not_reach_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError('a bug of ours')
+
+    monkeypatch.setattr(TorchProfiler, '_stop', fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', MemprofWarning)
+        trainer = train(TorchProfiler(schedule=SOON))
+    assert trainer.state.timestamp.batch.value == 12
+    assert not torch.autograd._profiler_enabled()
 
 
 def test_beside_composers_own_profiler_both_get_their_traces() -> None:

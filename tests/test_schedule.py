@@ -251,6 +251,36 @@ def test_a_function_of_the_state_is_a_schedule_and_combines() -> None:
     assert run.recordings(cyclic & on_ranks(0)) == [[3, 4], [7, 8]]
 
 
+@pytest.mark.parametrize('part', [0.07, 0.14, 0.28, 0.55, 0.56, 0.57, 0.29])
+def test_a_part_of_training_is_no_batch_late(part: float) -> None:
+    run = MadeUpRun([8] * 100, max_duration='100ba')
+    assert run.recordings(window('1ba', skip=f'{part}dur')) == [[round(part * 100)]]
+
+
+@pytest.mark.parametrize(
+    'schedule', [window('1ep', skip='1ep'), window('32sp', skip='32sp'), window('4ba', skip='4ba')]
+)
+def test_as_a_prof_schedule_a_window_comes_once_though_epochs_pass(schedule: Any) -> None:
+    run = MadeUpRun([8] * 24, epoch_length=4)
+    active = []
+    for batch in range(24):
+        # Composer asks at the end of a batch, then again once the epoch has advanced.
+        for epoch in ((batch - 1) // 4, batch // 4) if batch else (0,):
+            run.state.timestamp = Timestamp(**{**run._timestamp(batch).state_dict(), 'epoch': epoch})
+            action = schedule(run.state)
+        if action != ProfilerAction.SKIP:
+            active.append(batch)
+    assert active[:4] == [4, 5, 6, 7]
+    assert len(active) <= 5
+
+
+def test_as_a_prof_schedule_a_resumed_run_leaves_out_windows_that_are_over() -> None:
+    run = MadeUpRun([8] * 60, start=40)
+    run.state.timestamp = run._timestamp(40)
+    assert window('16sp', skip='80sp')(run.state) == ProfilerAction.SKIP
+    assert window('16sp', skip='320sp')(run.state) == ProfilerAction.ACTIVE
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     skip_first=st.integers(0, 5),

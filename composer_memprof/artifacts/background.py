@@ -29,6 +29,17 @@ def exiting() -> bool:
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
+_exit_deadline: Optional[float] = None
+
+
+def exit_deadline(timeout: float) -> float:
+    """When everything at interpreter exit is to be over: ``timeout`` seconds after the first who asks."""
+    global _exit_deadline
+    if _exit_deadline is None:
+        _exit_deadline = time.monotonic() + timeout
+    return _exit_deadline
+
+
 class Lane:
     """A thread that runs jobs in order. It lives while a holder needs it, and jobs handle their own errors.
 
@@ -63,19 +74,36 @@ class Lane:
             thread.join(timeout=1)
 
     def submit(self, job: Job) -> bool:
-        """Queue ``job``; False where the queue is full. At interpreter exit without a thread it runs at once."""
+        """Queue ``job``; False where the queue is full.
+
+        Without a thread, at interpreter exit or because none can be had, it runs at once.
+        """
         with self._changed:
             if len(self._jobs) >= self.capacity:
                 return False
-            alive = self._thread is not None and self._thread.is_alive()
-            if alive or not exiting():
+            if self._has_thread():
                 self._jobs.append(job)
-                if not alive:
-                    self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-                    self._thread.start()
                 self._changed.notify_all()
                 return True
         job()
+        return True
+
+    def wait_for_room(self, timeout: float) -> bool:
+        """Whether a job could be queued, within ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._jobs) < self.capacity, timeout)
+
+    def _has_thread(self) -> bool:
+        if self._thread is not None and self._thread.is_alive():
+            return True
+        if exiting():
+            return False
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # a limit on threads
+            return False
+        self._thread = thread
         return True
 
     def _run(self) -> None:
@@ -87,6 +115,7 @@ class Lane:
                         return
                     self._changed.wait()
                 job = self._jobs.popleft()
+                self._changed.notify_all()
             job()
             del job  # it may hold much memory while the lane waits for the next one
 
@@ -158,26 +187,34 @@ def fork(function: Callable[[], Any]) -> Optional[Child]:
     if sys.platform != 'linux' or exiting():
         return None
     reading, writing = os.pipe()
+    # Until the child ignores them, a signal would run the parent's handlers in it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of threads, of which the child has none
             pid = os.fork()
+        if not pid:
+            _be_the_child(function, writing)
     except OSError:  # no memory, or no more processes
         os.close(reading)
         os.close(writing)
         return None
-    if pid:
-        os.close(writing)
-        return Child(pid, reading)
-    _be_the_child(function, writing)
-    raise AssertionError('unreachable')
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    os.close(writing)
+    return Child(pid, reading)
+
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def _be_the_child(function: Callable[[], Any], pipe: int) -> None:
+    """Never returns."""
     try:
         # A launcher that stops the job signals the child too; what was recorded is still to be written.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         gc.disable()  # collecting would copy the parent's pages
         os.nice(10)
         with os.fdopen(pipe, 'wb') as out:

@@ -68,9 +68,7 @@ class Manifest:
             if self._holders > 0:
                 return
             self._held.pop(self.path, None)
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            self._close()
 
     def append(self, entry: Entry) -> None:
         """Write the line through to the disk."""
@@ -81,6 +79,14 @@ class Manifest:
                 _try_lock(self._file, shared=True)
             os.write(self._file, line.encode())
             os.fsync(self._file)
+            if self._holders <= 0:  # an upload that ended after the close
+                self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            _unlock(self._file)  # a forked child may still have the file open
+            os.close(self._file)
+            self._file = None
 
 
 def _open(path: Path) -> int:
@@ -90,6 +96,18 @@ def _open(path: Path) -> int:
     if size and os.pread(file, 1, size - 1) != b'\n':
         os.write(file, b'\n')  # a killed run's last line was cut short
     return file
+
+
+def append_line(path: Path, entry: Entry) -> None:
+    """Append to the manifest at ``path``, whose lock the caller has."""
+    manifest = Manifest(path)
+    manifest.append(entry)
+
+
+def _unlock(file: int) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _try_lock(file: int, *, shared: bool) -> bool:
@@ -107,11 +125,12 @@ def _try_lock(file: int, *, shared: bool) -> bool:
 
 @contextlib.contextmanager
 def taking_over(path: Path) -> Iterator[bool]:
-    """Yields whether no running process writes to this manifest."""
-    file = _open(path)
+    """Yields whether no other process writes to this manifest; none can take it while the block runs."""
+    file = os.open(path, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
     try:
         yield _try_lock(file, shared=False)
     finally:
+        _unlock(file)
         os.close(file)
 
 

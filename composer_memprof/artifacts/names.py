@@ -25,6 +25,12 @@ TIME_VARIABLES = (
     *('total_wct', 'epoch_wct', 'batch_wct'),
 )
 
+_SAMPLES: dict[str, object] = {
+    **dict.fromkeys((*RUN_VARIABLES, *TIME_VARIABLES), 0),
+    **dict.fromkeys(('total_wct', 'epoch_wct', 'batch_wct'), 0.5),
+    'run_name': 'name',
+}
+
 
 def check_template(template: object, parameter: str, allowed: Sequence[str]) -> str:
     """Return ``template`` if it is a format string over ``allowed`` variables.
@@ -45,6 +51,10 @@ def check_template(template: object, parameter: str, allowed: Sequence[str]) -> 
                 f'{parameter}={text!r}: {{{field}}} is unknown; allowed are {", ".join(allowed)}'
                 f'{nearest(field, allowed)}'
             )
+    try:
+        text.format(**_SAMPLES)
+    except (ValueError, KeyError, IndexError) as error:
+        raise ValueError(f'{parameter}={text!r} can not be formed: {error}') from error
     return text
 
 

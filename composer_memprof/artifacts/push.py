@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.artifacts.background import exit_deadline
 from composer_memprof.artifacts.files import digest
-from composer_memprof.artifacts.manifest import Entry, Manifest, find_manifests, read_manifest, taking_over
+from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, read_manifest, taking_over
 from composer_memprof.artifacts.remote import FsspecDestination, check_scheme, scheme_of
 
 
@@ -44,41 +45,64 @@ def push(
     """
     results: list[Pushed] = []
     for manifest in find_manifests(folder):
-        with taking_over(manifest) as dead:
-            pending = [entry for entry in read_manifest(manifest) if _is_pending(entry, dead)]
-        for entry in pending:
-            pushed = _push_one(manifest, entry, storage_options)
-            report(pushed)
-            results.append(pushed)
+        results += push_manifest(manifest, storage_options, report)
     return results
 
 
-def _is_pending(entry: Entry, dead: bool) -> bool:
-    """A running job still sees to its own files; what it has given up on may be sent meanwhile."""
-    if entry.remote is None or scheme_of(entry.remote) is None:
-        return False
-    return entry.status == 'failed' or (dead and entry.status in ('open', 'saved'))
+def push_manifest(
+    manifest: Path,
+    storage_options: Optional[Mapping[str, Any]] = None,
+    report: Callable[[Pushed], None] = lambda pushed: None,
+) -> list[Pushed]:
+    """Upload what one manifest says was not. A running job's is left to it."""
+    results: list[Pushed] = []
+    try:
+        with taking_over(manifest) as ours:
+            pending = [entry for entry in read_manifest(manifest) if _is_pending(entry)] if ours else []
+            for entry in pending:
+                results.append(_push_one(manifest, entry, storage_options))
+                report(results[-1])
+    except OSError as error:  # one manifest that can't be read, or written, is no reason to leave out the others
+        results.append(Pushed(manifest, '', f'{type(error).__name__}: {error}'))
+        report(results[-1])
+    return results
 
 
-def _push_one(manifest_path: Path, entry: Entry, storage_options: Optional[Mapping[str, Any]]) -> Pushed:
+def _is_pending(entry: Entry) -> bool:
+    return (
+        entry.status in ('open', 'saved', 'failed') and entry.remote is not None and scheme_of(entry.remote) is not None
+    )
+
+
+def _push_one(manifest: Path, entry: Entry, storage_options: Optional[Mapping[str, Any]]) -> Pushed:
     assert entry.remote is not None
-    folder = manifest_path.parent
+    folder = manifest.parent
     path = folder / entry.path
     try:
         resolved = path.resolve()
         if folder.resolve() not in resolved.parents or not resolved.is_file():
             raise ValueError('no such file in the folder of its manifest')
         check_scheme(entry.remote, 'remote')
+        _check_local_target(entry.remote)
         size, sha256 = digest(resolved)
         remote = FsspecDestination(storage_options).upload(resolved, entry.remote)
     except Exception as error:  # a store's client may raise anything; the other files are still to be sent
         return Pushed(path, entry.remote, f'{type(error).__name__}: {error}')
-    manifest = Manifest.hold(folder, entry.rank)
-    try:
-        manifest.append(replace(entry, remote=remote, bytes=size, sha256=sha256, status='uploaded'))
-    finally:
-        manifest.release()
+    append_line(manifest, replace(entry, remote=remote, bytes=size, sha256=sha256, status='uploaded'))
     return Pushed(path, remote)
+
+
+def _check_local_target(remote: str) -> None:
+    """A manifest may come from a stranger: it gets nothing into the places that change what this machine does.
+
+    Raises:
+        ValueError: for a target on this machine with a hidden folder or file, such as ``~/.ssh``.
+    """
+    if scheme_of(remote) not in ('file', 'local'):
+        return
+    parts = Path(remote.partition('://')[2]).parts
+    if any(part.startswith('.') for part in parts):
+        raise ValueError(f'{remote!r} is a hidden place on this machine, which a manifest may not name')
 
 
 # -- at interpreter exit ------------------------------------------------------------------------------------------
@@ -87,7 +111,7 @@ def _push_one(manifest_path: Path, entry: Entry, storage_options: Optional[Mappi
 
 @dataclass(frozen=True)
 class _Leftover:
-    folder: Path
+    manifest: Path
     storage_options: Mapping[str, Any]
     timeout: float
 
@@ -95,19 +119,20 @@ class _Leftover:
 _leftovers: list[_Leftover] = []
 
 
-def at_exit(folder: Path, storage_options: Mapping[str, Any], timeout: float) -> None:
-    """Have what ``folder`` still holds uploaded by a child process, once every callback has closed."""
-    _leftovers.append(_Leftover(folder, storage_options, timeout))
+def at_exit(manifest: Path, storage_options: Mapping[str, Any], timeout: float) -> None:
+    """Have what ``manifest`` says was not uploaded sent by a child process, once every callback has closed."""
+    _leftovers.append(_Leftover(manifest, storage_options, timeout))
 
 
 def _push_leftovers() -> None:
     if not _leftovers:
         return
-    deadline = time.monotonic() + max(leftover.timeout for leftover in _leftovers)
-    unique = {str(leftover.folder.resolve()): leftover for leftover in _leftovers}
+    deadline = exit_deadline(max(leftover.timeout for leftover in _leftovers))
+    everyone = [(str(leftover.manifest), dict(leftover.storage_options)) for leftover in _leftovers]
+    manifests = [item for position, item in enumerate(everyone) if item not in everyone[:position]]
     _leftovers.clear()
     # The options travel through a pipe: arguments and environments can be read by others.
-    work = json.dumps([[folder, dict(leftover.storage_options)] for folder, leftover in unique.items()], default=str)
+    work = json.dumps(manifests, default=str)
     child = subprocess.Popen(
         [sys.executable, '-c', 'from composer_memprof.artifacts.push import _be_the_child; _be_the_child()'],
         stdin=subprocess.PIPE,
@@ -118,15 +143,15 @@ def _push_leftovers() -> None:
         child.communicate(work.encode(), timeout=max(deadline - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
         child.kill()
-        folders = ' '.join(unique)
+        folders = ' '.join(sorted({str(Path(name).parent) for name, _ in manifests}))
         sys.stderr.write(
             f'composer_memprof: not all was uploaded in time; send it with: composer-memprof push {folders}\n'
         )
 
 
 def _be_the_child() -> None:
-    for folder, storage_options in json.load(sys.stdin):
-        for pushed in push(Path(folder), storage_options):
+    for manifest, storage_options in json.load(sys.stdin):
+        for pushed in push_manifest(Path(manifest), storage_options):
             if pushed.error is not None:
                 sys.stderr.write(f'composer_memprof: {pushed.path} was not uploaded: {pushed.error}\n')
 

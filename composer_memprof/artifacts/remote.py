@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, Protocol
@@ -11,6 +14,7 @@ import fsspec
 import fsspec.implementations.local
 import tenacity
 
+from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.numbering import before_suffix, counted
 from composer_memprof.words import nearest
 
@@ -48,7 +52,7 @@ def check_scheme(name: str, parameter: str) -> None:
     if scheme is None:
         return
     known = sorted({*fsspec.available_protocols(), *_EXTRAS})
-    if '::' in name or '@' in name.split('/')[2]:
+    if '::' in name or (':' in name.split('/')[2].partition('@')[0] and '@' in name.split('/')[2]):
         raise ValueError(
             f'{parameter}: an address must name one store and no credentials; they come from the environment, '
             "fsspec's config or storage_options"
@@ -111,9 +115,15 @@ def _put(filesystem: Any, path: Path, name: str, mode: str) -> None:
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
         # A copy cut short must not look like the file.
         filesystem.makedirs(filesystem._parent(target), exist_ok=True)
-        partial = f'{target}.part'
-        filesystem.put_file(str(path), partial)
-        filesystem.mv(partial, target)
+        partial = Path(f'{target}.{os.getpid()}.{threading.get_ident()}.part')
+        try:
+            shutil.copyfile(path, partial)
+            if mode == 'create':
+                move_to_new(partial, Path(target))
+            else:
+                os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
         return
     try:
         filesystem.put_file(str(path), target, mode=mode)

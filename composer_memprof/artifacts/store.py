@@ -19,7 +19,7 @@ from typing import Optional
 from composer.utils import dist
 
 from composer_memprof.artifacts import push
-from composer_memprof.artifacts.background import Child, Lane, Tally, exiting, fork
+from composer_memprof.artifacts.background import Child, Lane, Tally, exit_deadline, exiting, fork
 from composer_memprof.artifacts.files import move_to_new, seal
 from composer_memprof.artifacts.manifest import Entry, Manifest, Status
 from composer_memprof.artifacts.names import Naming, Stamp, inside
@@ -30,7 +30,11 @@ from composer_memprof.words import warn
 _writer = Lane('memprof-writer', capacity=4)
 # Upload jobs are names only. What finds no room stays `saved`, for the close or for `push`.
 _uploader = Lane('memprof-uploader', capacity=256)
-_CHILD_TIMEOUT_S = 900.0
+# Far longer than a child takes that is not stuck.
+_CHILD_TIMEOUT_S = 120.0
+# How long the training waits at most for room among the jobs, before it goes on without a window.
+_ROOM_TIMEOUT_S = 10.0
+_WRITING_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class _Window:
 
     entries: list[Entry] = field(default_factory=list)
     waiting: int = 0
-    then: Optional[Callable[[list[Path]], None]] = None
+    then: Optional[Callable[[dict[str, Path]], None]] = None
 
 
 class ArtifactStore:
@@ -116,7 +120,7 @@ class ArtifactStore:
         stamp: Stamp,
         *,
         here: bool = False,
-        then: Optional[Callable[[list[Path]], None]] = None,
+        then: Optional[Callable[[dict[str, Path]], None]] = None,
     ) -> None:
         """Write a window's files.
 
@@ -124,11 +128,14 @@ class ArtifactStore:
             parts (Sequence[Part]): the files, the main one first.
             stamp (Stamp): the moment in their names.
             here (bool): write on the calling thread, because the files are needed when this returns.
-            then (Callable, optional): told of the paths, once they are complete.
+            then (Callable, optional): told of the paths by kind, once they are complete.
         """
         window = _Window(then=then)
         if here or exiting():
             self._guarded(lambda: self._complete(parts, stamp, window, _produce(self.folder, parts)))
+            return
+        if not _writer.wait_for_room(_ROOM_TIMEOUT_S):
+            self._guarded(lambda: self._leave_out(parts, stamp))
             return
         child = fork(lambda: [asdict(made) for made in _produce(self.folder, parts)])
         self._in_the_background(lambda: self._complete(parts, stamp, window, _collect(child, self.folder, parts)))
@@ -147,11 +154,12 @@ class ArtifactStore:
             return
         self._closed = True
         if exiting():
-            self._writing.wait(time.monotonic() + timeout)
+            deadline = exit_deadline(timeout)
+            self._writing.wait(deadline)
             # An upload under way may succeed with a client that is warm; the rest is a child's to do.
-            self._uploading.wait(time.monotonic() + timeout / 4)
+            self._uploading.wait(deadline - 0.75 * timeout)
         else:
-            self._writing.wait(float('inf'))
+            self._writing.wait(time.monotonic() + _WRITING_TIMEOUT_S)
             deadline = time.monotonic() + timeout
             self._send_again(deadline)
             self._uploading.wait(deadline)
@@ -166,8 +174,10 @@ class ArtifactStore:
         """Run ``work`` on the writer's lane, or here where that is full."""
 
         def job() -> None:
-            self._guarded(work)
-            self._writing.done()
+            try:
+                self._guarded(work)
+            finally:
+                self._writing.done()
 
         self._writing.add()
         if not _writer.submit(job):
@@ -182,7 +192,7 @@ class ArtifactStore:
 
     def _complete(self, parts: Sequence[Part], stamp: Stamp, window: _Window, made: list[_Made]) -> None:
         """Give the written files their names, list them and send them off."""
-        paths: list[Path] = []
+        paths: dict[str, Path] = {}
         try:
             number = self._free_number(parts, stamp)
             for part, file in zip(parts, made):
@@ -193,7 +203,7 @@ class ArtifactStore:
                 remote = self._remote_name(part.naming or self.naming, stamp, part.full_suffix, name)
                 entry = self._entry(part.kind, name[0], remote, stamp, 'saved', file.bytes, file.sha256)
                 self._list(entry, window)
-                paths.append(self.folder / name[0])
+                paths[part.kind] = self.folder / name[0]
         finally:
             for file in made:
                 Path(file.path).unlink(missing_ok=True)
@@ -201,15 +211,21 @@ class ArtifactStore:
             self._tell(window.then, paths)
         self._register(window)
 
-    def _tell(self, then: Callable[[list[Path]], None], paths: list[Path]) -> None:
+    def _tell(self, then: Callable[[dict[str, Path]], None], paths: dict[str, Path]) -> None:
         try:
             then(paths)
         except Exception as error:  # someone else's reader of the file; the file itself is safe
-            self._warn_once('then', f'{paths} could not be handed on: {type(error).__name__}: {error}')
+            self._warn_once(
+                'then', f'{", ".join(map(str, paths.values()))} could not be handed on: {type(error).__name__}: {error}'
+            )
 
     def _list(self, entry: Entry, window: _Window) -> None:
         self._manifest.append(entry)
-        window.entries.append(entry)
+        with self._lock:
+            if self.overwrite:  # the file that this one replaced is no older window's any more
+                for older in self._windows:
+                    older.entries = [old for old in older.entries if old.path != entry.path]
+            window.entries.append(entry)
         if entry.remote is not None:
             window.waiting += 1
 
@@ -272,6 +288,10 @@ class ArtifactStore:
         if not (self.folder / name).exists():  # the line of an earlier, whole file of that name stays the last one
             self._manifest.append(self._entry(part.kind, name, None, stamp, 'failed'))
 
+    def _leave_out(self, parts: Sequence[Part], stamp: Stamp) -> None:
+        for part in parts:
+            self._fail(part, stamp, 'earlier windows are still being written; let them be farther apart')
+
     def _give_up(self, error: BaseException) -> None:
         self._warn_once(
             'folder',
@@ -300,8 +320,10 @@ class ArtifactStore:
                 time.sleep(0.05)
 
     def _upload(self, entry: Entry, window: _Window) -> None:
-        self._guarded(lambda: self._upload_or_keep(entry, window))
-        self._uploading.done()
+        try:
+            self._guarded(lambda: self._upload_or_keep(entry, window))
+        finally:
+            self._uploading.done()
         self._guarded(self._remove_old)
 
     def _upload_or_keep(self, entry: Entry, window: _Window) -> None:
@@ -333,7 +355,7 @@ class ArtifactStore:
         if not waiting or not isinstance(self.destination, FsspecDestination):
             return
         if exiting():
-            push.at_exit(self.folder, self.destination.storage_options, timeout)
+            push.at_exit(self._manifest.path, self.destination.storage_options, timeout)
         else:
             self._warn_once(
                 'upload',
@@ -383,7 +405,7 @@ class GrowingFile:
         self._name = self._create()
         remote = store._remote_name(store.naming, stamp, suffix, (self._name, self._number))
         entry = store._entry(kind, self._name, remote, stamp, 'open')
-        store._in_the_background(lambda: store._manifest.append(entry))
+        store._in_the_background(lambda: self._list_as_open(entry))
 
     def _create(self) -> str:
         store = self._store
@@ -398,6 +420,11 @@ class GrowingFile:
                 self._number += 1
                 continue
             return name
+
+    def _list_as_open(self, entry: Entry) -> None:
+        with self._lock:
+            if self._file is not None:  # otherwise it is complete, and listed as that
+                self._store._manifest.append(entry)
 
     def write(self, line: str) -> None:
         """Append ``line``, whole, from any thread. After the close it is lost."""
@@ -458,12 +485,13 @@ def _produce_one(folder: Path, part: Part) -> _Made:
         size, sha256 = seal(target)
     except Exception as error:  # one part that fails takes no other with it
         target.unlink(missing_ok=True)
+        target.with_suffix('.gz').unlink(missing_ok=True)
         return _Made(str(target), error=f'{type(error).__name__}: {error}')
     return _Made(str(target), size, sha256)
 
 
 def _collect(child: Optional[Child], folder: Path, parts: Sequence[Part]) -> list[_Made]:
-    """What the child made; where there is none, or it died, this thread does it after all."""
+    """What the child made. Where none could be had this thread does it; what a child died of is not tried again here."""
     if child is None:
         return _produce(folder, parts)
     made = child.result(_CHILD_TIMEOUT_S)
@@ -471,4 +499,5 @@ def _collect(child: Optional[Child], folder: Path, parts: Sequence[Part]) -> lis
         return [_Made(**file) for file in made]
     for left in folder.glob(f'.*.{child.pid}.*'):
         left.unlink(missing_ok=True)
-    return _produce(folder, parts)
+    error = f'the process that was to write it died, or took longer than {_CHILD_TIMEOUT_S:g} s'
+    return [_Made(str(folder / f'.{part.kind}.{child.pid}'), error=error) for part in parts]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,6 +103,9 @@ class Output:
     close_timeout: float
 
     def __post_init__(self) -> None:
+        for name in ('overwrite', 'compress'):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f'{name}={getattr(self, name)!r} is not allowed; it is true or false')
         check_template(self.folder, 'folder', RUN_VARIABLES)
         check_naming(self.naming)
         keep = self.num_artifacts_to_keep
@@ -109,8 +113,8 @@ class Output:
             raise ValueError(f'num_artifacts_to_keep={keep!r} is not allowed; -1 keeps all, otherwise 0 or more')
         if keep == 0 and self.naming.remote is None:
             raise ValueError('num_artifacts_to_keep=0 with remote_file_name=None would keep nothing anywhere')
-        if self.close_timeout < 0:
-            raise ValueError(f'close_timeout={self.close_timeout!r} is not allowed; it is in seconds, 0 or more')
+        if not isinstance(self.close_timeout, (int, float)) or not 0 <= self.close_timeout < 86400:
+            raise ValueError(f'close_timeout={self.close_timeout!r} is not allowed; it is in seconds, from 0')
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             raise ValueError(f'storage_options must be a mapping, not a {type(self.storage_options).__name__}')
 
@@ -164,6 +168,7 @@ class ProfilingCallback(Callback):
         self._forget_run()
 
     def _forget_run(self) -> None:
+        self._state: Optional[weakref.ref[State]] = None
         self._windows: dict[str, Windows] = {}
         self._recording: Optional[_Recording] = None
         self._warm = False
@@ -197,7 +202,7 @@ class ProfilingCallback(Callback):
         """A batch of an open window has ended."""
 
     @property
-    def _session(self) -> object:
+    def session(self) -> object:
         """Who holds this callback's resources: those who share a session share this."""
         return self.kineto or self
 
@@ -210,6 +215,20 @@ class ProfilingCallback(Callback):
     def folder_path(self) -> Path:
         """The run's folder of this callback, from INIT on."""
         return self.store.folder
+
+    def is_at_work_in(self, state: State) -> bool:
+        """Whether it records in the training of ``state``."""
+        return self._state is not None and self._state() is state
+
+    def break_off(self) -> None:
+        """End a recording whose training broke off, for that of another Trainer; what it has is saved."""
+        state = self._state() if self._state is not None else None
+        try:
+            if self._recording is not None and state is not None and self._store is not None:
+                self._finish(state)
+            self._cool_down()
+        except Exception as error:
+            self._step_aside(error)
 
     def may_run_on(self, rank: int) -> bool:
         return (self.when.ranks is None or rank in self.when.ranks) and self.when.schedule.may_run_on(rank)
@@ -229,6 +248,7 @@ class ProfilingCallback(Callback):
     def init(self, state: State, logger: Logger) -> None:
         self._close_run(state)
         self._forget_run()
+        self._state = weakref.ref(state)
         world_size = dist.get_world_size()
         beyond = sorted(r for r in {*(self.when.ranks or ()), *self.when.schedule.named_ranks()} if r >= world_size)
         if beyond:
@@ -238,6 +258,9 @@ class ProfilingCallback(Callback):
         folder = folder_of(self.output.folder, state.run_name)
         _check_writable(folder, self.output.folder)
         naming.local(Stamp(state.run_name, state.timestamp), naming.suffix, 1)
+        if naming.remote is not None:
+            in_store = naming.in_store(Stamp(state.run_name, state.timestamp), naming.suffix, 1, 'x')
+            check_scheme(in_store or '', 'remote_file_name')
         self._check(state)
         if sessions.KINETO in self.resources and sessions.has_composer_torch_profiler(state):
             sessions.explain_composer_profiler(type(self).__name__)
@@ -430,13 +453,13 @@ class ProfilingCallback(Callback):
             _quietly(self._cancel)
             raise
         finally:
-            sessions.release(self._session)
+            sessions.release(self.session)
 
     def _cool_down(self) -> None:
         if self._warm:
             self._warm = False
             self._cancel()
-            sessions.release(self._session)
+            sessions.release(self.session)
 
     def _claim(self, state: State) -> bool:
         """Whether the recorder is ours now; if not, one warning says who has it."""
@@ -444,7 +467,7 @@ class ProfilingCallback(Callback):
             return True
         name = type(self).__name__
         holder = "Composer's TorchProfiler" if self._must_yield(state) else None
-        holder = holder or sessions.claim(self._session, name, self.resources)
+        holder = holder or sessions.claim(self, state)
         if holder is None:
             return True
         if not self._warned_of_clash:
@@ -467,7 +490,7 @@ class ProfilingCallback(Callback):
         self._recording, self._warm = None, False
         if busy:
             _quietly(self._cancel)
-        sessions.release(self._session)
+        sessions.release(self.session)
 
     def _warn_of_unfinished(self, state: State, *, inside: bool) -> None:
         if self._stepped_aside or not self.when.schedule.ends_by_itself:
@@ -494,9 +517,9 @@ def _check_writable(folder: Path, template: str) -> None:
         ValueError: naming the folder and what is wrong with it.
     """
     nearest = folder.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
     try:
+        while not nearest.exists():
+            nearest = nearest.parent
         if not nearest.is_dir():
             raise NotADirectoryError(f'{nearest} is not a folder')
         with tempfile.TemporaryFile(prefix='.memprof-', dir=nearest):

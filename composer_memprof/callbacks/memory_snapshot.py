@@ -109,6 +109,7 @@ class MemorySnapshot(ProfilingCallback):
         self.kineto = None
         self.resources = frozenset()
         if state.device.name == 'gpu' and torch.cuda.is_available():
+            self.resources = frozenset({sessions.ALLOCATOR_HISTORY})
             return
         self.resources = frozenset({sessions.KINETO, sessions.PYTHON_STACKS})
         self.kineto = sessions.kineto_for(self, state, cpu_allocations.PROFILE_ARGUMENTS)
@@ -125,14 +126,14 @@ class MemorySnapshot(ProfilingCallback):
     def _start(self, state: State, stamp: Stamp) -> None:
         del state, stamp  # unused
         if self.kineto is not None:
-            self.kineto.start()
+            self.kineto.start(self)
         else:
             self._history.start()
 
     def _stop(self, state: State, stamp: Stamp) -> None:
         del state  # unused
         if self.kineto is not None:
-            result = self.kineto.stop()
+            result = self.kineto.stop(self)
             take = functools.cache(lambda: cpu_allocations.snapshot_of(result))
         else:
             snapshot = self._history.stop()

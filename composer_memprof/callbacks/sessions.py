@@ -6,7 +6,9 @@ where that can be proved, and otherwise the later one steps aside.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from composer.core import State
@@ -21,28 +23,45 @@ if TYPE_CHECKING:
     from composer_memprof.callbacks.base import ProfilingCallback
 
 KINETO = 'kineto'
+ALLOCATOR_HISTORY = 'allocator_history'
 PYTHON_STACKS = 'python_stacks'
 
-#: Who holds what right now, in this process: resource -> (owner, its name).
-_held: dict[str, tuple[object, str]] = {}
+
+@dataclass(frozen=True)
+class _Holder:
+    session: object
+    callback: weakref.ref[ProfilingCallback]
 
 
-def claim(owner: object, name: str, resources: frozenset[str]) -> Optional[str]:
-    """Take ``resources`` for ``owner``; returns who has one of them already, and then takes none."""
-    for resource in resources:
+#: Who holds what right now, in this process.
+_held: dict[str, _Holder] = {}
+
+
+def claim(callback: ProfilingCallback, state: State) -> Optional[str]:
+    """Take the callback's resources; returns the name of who has one of them already, and then takes none.
+
+    A holder from another Trainer is one whose training broke off, and was never closed: its recording is ended first.
+    """
+    for resource in callback.resources:
         holder = _held.get(resource)
-        if holder is not None and holder[0] is not owner:
-            return holder[1]
-    if KINETO in resources and KINETO not in _held and kineto.is_profiling():
+        if holder is None or holder.session is callback.session:
+            continue
+        other = holder.callback()
+        if other is not None and other.is_at_work_in(state):
+            return type(other).__name__
+        if other is not None:
+            other.break_off()
+        release(holder.session)
+    if KINETO in callback.resources and KINETO not in _held and kineto.is_profiling():
         return 'another torch profiler'
-    for resource in resources:
-        _held[resource] = (owner, name)
+    for resource in callback.resources:
+        _held.setdefault(resource, _Holder(callback.session, weakref.ref(callback)))
     return None
 
 
-def release(owner: object) -> None:
-    """Give back all that ``owner`` holds."""
-    for resource in [resource for resource, holder in _held.items() if holder[0] is owner]:
+def release(session: object) -> None:
+    """Give back all that ``session`` holds."""
+    for resource in [resource for resource, holder in _held.items() if holder.session is session]:
         del _held[resource]
 
 
@@ -95,6 +114,8 @@ def _sample_ranks(*callbacks: ProfilingCallback) -> list[int]:
 def _why(resources: frozenset[str]) -> str:
     if KINETO in resources:
         return "torch's profiler has one session a process"
+    if ALLOCATOR_HISTORY in resources:
+        return 'the allocator keeps one history a process'
     return 'only one tool at a time can follow Python calls'
 
 

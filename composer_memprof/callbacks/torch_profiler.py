@@ -112,6 +112,10 @@ class TorchProfiler(ProfilingCallback):
             raise ValueError(
                 f'summary_sort_by={summary_sort_by!r} is unknown; allowed are {", ".join(kineto.SORT_KEYS)}'
             )
+        if not isinstance(summary_row_limit, int) or summary_row_limit < -1:
+            raise ValueError(
+                f'summary_row_limit={summary_row_limit!r} is not allowed; it is -1 (all), 0 (none) or more'
+            )
         suffix = '.json' if filename.endswith(('.json', '.json.gz')) else ''
         super().__init__(
             when(schedule, _DEFAULT_SCHEDULE, ranks, stages),
@@ -180,7 +184,7 @@ class TorchProfiler(ProfilingCallback):
     def _start(self, state: State, stamp: Stamp) -> None:
         del state, stamp  # unused
         assert self.kineto is not None
-        self.kineto.start({'global_rank': json.dumps(dist.get_global_rank())})
+        self.kineto.start(self, {'global_rank': json.dumps(dist.get_global_rank())})
 
     def _batch_begins(self, state: State) -> None:
         # The name by which TensorBoard's plugin tells steps.
@@ -196,7 +200,7 @@ class TorchProfiler(ProfilingCallback):
     def _stop(self, state: State, stamp: Stamp) -> None:
         self._batch_ended(state)
         assert self.kineto is not None
-        result = self.kineto.stop()
+        result = self.kineto.stop(self)
         parts = [
             Part(
                 self.kind,
@@ -229,17 +233,18 @@ class TorchProfiler(ProfilingCallback):
             then=lambda paths: self._saved(state, stamp, paths),
         )
 
-    def _saved(self, state: State, stamp: Stamp, paths: list[Path]) -> None:
-        self.saved_traces.append((stamp.timestamp, self._paths_of_all_ranks(stamp, paths)))
-        if self._serves_composer and state.profiler is not None and paths:
-            state.profiler.record_chrome_json_trace_file(paths[0])
+    def _saved(self, state: State, stamp: Stamp, paths: dict[str, Path]) -> None:
+        trace = paths.get(self.kind)
+        if trace is None:
+            return
+        self.saved_traces.append((stamp.timestamp, self._paths_of_all_ranks(stamp, trace)))
+        if self._serves_composer and state.profiler is not None:
+            state.profiler.record_chrome_json_trace_file(trace)
 
-    def _paths_of_all_ranks(self, stamp: Stamp, paths: list[Path]) -> list[Path]:
+    def _paths_of_all_ranks(self, stamp: Stamp, trace: Path) -> list[Path]:
         """This rank's path as it is, the others' as they are named."""
         own = dist.get_global_rank()
-        if dist.get_world_size() == 1:
-            return paths[:1]
-        return [paths[0] if rank == own else self._path_of(stamp, rank) for rank in range(dist.get_world_size())]
+        return [trace if rank == own else self._path_of(stamp, rank) for rank in range(dist.get_world_size())]
 
     def _path_of(self, stamp: Stamp, rank: int) -> Path:
         suffix = f'{self.output.naming.suffix}.gz' if self.output.compress else self.output.naming.suffix

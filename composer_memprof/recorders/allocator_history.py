@@ -28,10 +28,10 @@ class AllocatorHistory:
         self.max_entries = max_entries
         self.stacks: Stacks = stacks
         self.context: Context = context
+        #: Of the last ``with`` block.
         self.snapshot: Optional[dict[str, Any]] = None
 
     def start(self) -> None:
-        self.snapshot = None
         torch.cuda.memory._record_memory_history(
             'all', context=self.context, stacks=self.stacks, max_entries=self.max_entries
         )
@@ -39,10 +39,9 @@ class AllocatorHistory:
     def stop(self) -> dict[str, Any]:
         """End the recording; returns the snapshot, plain dicts, lists, strings and numbers, sizes in bytes."""
         try:
-            self.snapshot = torch.cuda.memory._snapshot()
+            return torch.cuda.memory._snapshot()
         finally:
             self.cancel()
-        return self.snapshot
 
     def cancel(self) -> None:
         """End the recording without a snapshot."""
@@ -53,4 +52,4 @@ class AllocatorHistory:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.stop()
+        self.snapshot = self.stop()

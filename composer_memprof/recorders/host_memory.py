@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
+import psutil
+
 from composer_memprof.recorders.growth import Growth, Series
 from composer_memprof.recorders.proc import (
     Cgroup,
@@ -36,6 +38,10 @@ _CHILDREN_EVERY_S = 1.0
 #: Exact readings of the workers, at the end of batches, at most this often.
 _WORKERS_EVERY_S = 0.01
 _SUSPECTS_KEPT = 8
+
+
+class WriteError(OSError):
+    """The record can't be written any further."""
 
 
 @dataclass(frozen=True)
@@ -185,9 +191,11 @@ class HostMemoryRecorder:
         while not self._stop.wait(self._interval):
             try:
                 self._sample()
-            except Exception as error:  # a disk that is full; the callback asks for it
+            except WriteError as error:  # the callback asks for it
                 self.error = error
                 return
+            except (OSError, ValueError, IndexError, psutil.Error):  # a process ended while it was read, say
+                continue
 
     def _sample(self, details: bool = True) -> None:
         now = time.monotonic()
@@ -213,7 +221,10 @@ class HostMemoryRecorder:
 
     def _record(self, event: str, **values: Any) -> None:
         record = {'event': event, 'time': time.time(), 'batch': self._batch, 'phase': self._phase, **values}
-        self._write(json.dumps(record))
+        try:
+            self._write(json.dumps(record))
+        except OSError as error:
+            raise WriteError(str(error)) from error
 
     def _find_children(self) -> None:
         self._children_found = time.monotonic()
@@ -233,9 +244,13 @@ class HostMemoryRecorder:
                 except OSError:
                     continue
                 if is_dataloader_worker(pid):
-                    self._workers[pid] = _Worker(len(self._workers), reader, Series())
+                    self._workers[pid] = _Worker(self._free_number(), reader, Series())
                 else:
                     self._others[pid] = reader
+
+    def _free_number(self) -> int:
+        taken = {worker.number for worker in self._workers.values()}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def _bury(self, pid: int) -> None:
         """A worker has ended, as all do with an epoch; what it was found to do is kept."""

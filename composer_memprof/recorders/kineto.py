@@ -46,7 +46,12 @@ def check_profile_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 f'{nearest(name, allowed)}'
             )
     if checked.get('activities') is not None:
+        if isinstance(checked['activities'], (str, ProfilerActivity)):
+            checked['activities'] = [checked['activities']]
         checked['activities'] = [_activity(value) for value in checked['activities']]
+    for name in ('record_shapes', 'profile_memory', 'with_stack', 'with_flops', 'with_modules', 'acc_events'):
+        if not isinstance(checked.get(name, False), bool):
+            raise ValueError(f'{name}={checked[name]!r} is not allowed; it is true or false')
     if isinstance(checked.get('experimental_config'), Mapping):
         checked['experimental_config'] = _experimental_config(checked['experimental_config'])
     return checked
@@ -94,7 +99,8 @@ class KinetoResult:
 class KinetoRecorder:
     """Records with :class:`torch.profiler.profile`; as a context manager, or step by step.
 
-    Those who record exactly the same windows share one recorder: the first ``start`` and the first ``stop`` count.
+    Those who record exactly the same windows share one recorder: the first to ``start`` begins a session, the first to
+    ``stop`` ends it, and each is given the result once.
 
     Args:
         arguments: of :class:`torch.profiler.profile`.
@@ -104,9 +110,12 @@ class KinetoRecorder:
         if arguments.get('activities') is None:
             arguments['activities'] = _available_activities()
         self.arguments = arguments
+        #: Of the last ``with`` block.
         self.result: Optional[KinetoResult] = None
         self._profile: Optional[torch.profiler.profile] = None
         self._started = False
+        self._readers: set[int] = set()  # of the running session
+        self._unread: dict[int, KinetoResult] = {}  # results that a reader has not asked for yet
 
     def widen(self, **arguments: Any) -> None:
         """Record for a second reader too: its switches are added, and its activities."""
@@ -125,30 +134,34 @@ class KinetoRecorder:
             self._profile = torch.profiler.profile(**self.arguments)
             self._profile.prepare_trace()
 
-    def start(self, metadata: Optional[Mapping[str, str]] = None) -> None:
-        """Begin to record. ``metadata``: names and JSON values for the trace."""
-        if self._started:
-            return
-        self.prepare()
-        assert self._profile is not None
-        self.result = None
-        self._profile.start_trace()
-        self._started = True
+    def start(self, reader: object = None, metadata: Optional[Mapping[str, str]] = None) -> None:
+        """Begin to record for ``reader``. ``metadata``: names and JSON values for the trace."""
+        if not self._started:
+            self.prepare()
+            assert self._profile is not None
+            self._profile.start_trace()
+            self._started = True
+        self._readers.add(id(reader))
         for name, value in (metadata or {}).items():
+            assert self._profile is not None
             self._profile.add_metadata_json(name, value)
 
-    def stop(self) -> KinetoResult:
-        """End the session. Has to run on the thread that started it."""
-        if self._started:
-            assert self._profile is not None
+    def stop(self, reader: object = None) -> KinetoResult:
+        """End the session of ``reader``; its result is kept here no longer than until all readers have it.
+
+        Has to run on the thread that started it.
+        """
+        if id(reader) not in self._unread:
+            assert self._profile is not None and self._started, 'stopped without a start'
             self._profile.stop_trace()
-            self.result = KinetoResult(self._profile, self.arguments)
+            result = KinetoResult(self._profile, self.arguments)
+            self._unread = dict.fromkeys(self._readers, result)
             self._let_go()
-        assert self.result is not None
-        return self.result
+        return self._unread.pop(id(reader))
 
     def cancel(self) -> None:
         """End a warm-up, or a recording, without a result."""
+        self._unread.clear()
         if self._profile is not None:
             if not self._started:  # torch can take back a prepared session only by running it
                 self._profile.start_trace()
@@ -160,13 +173,14 @@ class KinetoRecorder:
         if observer is not None:
             observer.cleanup()
         self._profile, self._started = None, False
+        self._readers = set()
 
     def __enter__(self) -> KinetoRecorder:
         self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.stop()
+        self.result = self.stop()
 
 
 def _available_activities() -> list[ProfilerActivity]:

@@ -27,7 +27,7 @@ def run_table(result: RunResult) -> RenderableType:
     """The artifacts of a run, how the loss went, and the next command to try."""
     folders = sorted({artifact.folder for artifact in result.artifacts})
     where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
-    table = Table(title=f'What {result.run_name} left{where}', title_justify='left')
+    table = Table(title=Text(f'What {result.run_name} left{where}'), title_justify='left')
     table.add_column('kind', overflow='fold')
     table.add_column('batch', justify='right')
     table.add_column('size', justify='right', no_wrap=True)
@@ -35,7 +35,8 @@ def run_table(result: RunResult) -> RenderableType:
     for artifact in result.artifacts:
         entry = artifact.entry
         size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
-        table.add_row(entry.kind, str(entry.batch), size, entry.path if where else str(_short(artifact.path)))
+        path = entry.path if where else str(_short(artifact.path))
+        table.add_row(Text(entry.kind), str(entry.batch), size, Text(path))
     lines: list[RenderableType] = []
     if result.first_loss is not None and result.last_loss is not None:
         lines.append(
@@ -67,7 +68,7 @@ def peak_table(peaks: Sequence[Peak], rows: int = 15) -> RenderableType:
         for holder in peak.holders[:rows]:
             share = f'{100 * holder.bytes / max(peak.bytes, 1):.0f} %'
             frames = '\n'.join(map(str, holder.frames)) or 'allocated before the recording began'
-            table.add_row(human_bytes(holder.bytes), share, str(holder.blocks), frames)
+            table.add_row(human_bytes(holder.bytes), share, str(holder.blocks), Text(frames))
         parts.append(table)
         rest = peak.holders[rows:]
         if rest:
