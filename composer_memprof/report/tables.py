@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -17,7 +19,7 @@ from composer_memprof.words import human_bytes
 
 #: What to look at first, of what there is.
 _NEXT = (
-    ('memory_snapshot', 'composer-memprof inspect'),
+    ('memory_snapshot', '{command} inspect'),
     ('torch_profiler.summary', 'less -S'),
     ('host_rss', 'tail -n 1'),
 )
@@ -81,10 +83,18 @@ def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
     for kind, command in _NEXT:
         paths = [artifact.path for artifact in artifacts if artifact.entry.kind == kind]
         if paths:
-            return f'{command} {shlex.quote(str(_short(paths[-1])))}'
+            return f'{command.format(command=_own_command())} {shlex.quote(str(_short(paths[-1])))}'
     return None
 
 
 def _short(path: Path) -> Path:
     """Relative to where we are, if it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _own_command() -> str:
+    """How this command is called from here: a virtual environment that is not activated has it by its path alone."""
+    if shutil.which('composer-memprof') is not None:
+        return 'composer-memprof'
+    beside_python = Path(sys.executable).parent / 'composer-memprof'
+    return shlex.quote(str(_short(beside_python))) if beside_python.exists() else 'python -m composer_memprof.cli'
