@@ -48,7 +48,7 @@ def run_table(result: RunResult) -> RenderableType:
         lines.append(table)
     command = next_command(result.artifacts)
     if command is not None:
-        lines.append(Text(f'Next, try: {command}'))
+        lines.append(Text(f'Next, try: {command}', no_wrap=True, overflow='ignore'))  # to be copied whole
     return Group(*lines)
 
 

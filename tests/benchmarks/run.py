@@ -133,11 +133,11 @@ def profiling(rounds: int) -> None:
         'ours': lambda: TorchProfiler(schedule={'skip': f'{first}ba', 'active': f'{active}ba'}, **switches),
     }
     medians: dict[str, list[float]] = {name: [] for name in make}
-    for _ in range(rounds):
-        for name, callback in make.items():
+    for number in range(rounds * 3):
+        for name in sorted(make, reverse=number % 2 == 1):
             times = StepTimes()
             # Between them, so that each step's own end is in it, and the window's end is not.
-            trainer = gpt_trainer([times, callback()], batches)
+            trainer = gpt_trainer([times, make[name]()], batches)
             trainer.fit()
             medians[name].append(statistics.median(times.seconds[first + 1 : first + active - 1]))
             trainer.close()
