@@ -43,7 +43,7 @@ def train(
     from composer.utils import dist
 
     from composer_memprof import config as configs
-    from composer_memprof.report.tables import run_table
+    from composer_memprof.report.tables import next_command, run_table
     from composer_memprof.runner import run
 
     sys.path.insert(0, os.getcwd())  # where the user's own builders are
@@ -56,8 +56,11 @@ def train(
         return
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(result), default=str))
-    else:
-        Console(highlight=False).print(run_table(result))
+        return
+    Console(highlight=False).print(run_table(result))
+    command = next_command(result.artifacts)
+    if command is not None:
+        typer.echo(f'Next, try: {command}')  # in one piece, to be copied
 
 
 @app.command()

@@ -26,7 +26,7 @@ _NEXT = (
 
 
 def run_table(result: RunResult) -> RenderableType:
-    """The artifacts of a run, how the loss went, and the next command to try."""
+    """How the loss of a run went, and its artifacts."""
     folders = sorted({artifact.folder for artifact in result.artifacts})
     where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
     table = Table(title=Text(f'What {result.run_name} left{where}'), title_justify='left')
@@ -46,9 +46,6 @@ def run_table(result: RunResult) -> RenderableType:
         )
     if result.artifacts:
         lines.append(table)
-    command = next_command(result.artifacts)
-    if command is not None:
-        lines.append(Text(f'Next, try: {command}', no_wrap=True, overflow='ignore'))  # to be copied whole
     return Group(*lines)
 
 
