@@ -234,6 +234,10 @@ class Schedule(ABC):
         """Whether its windows have an end of their own, so that a run that ends inside one has cut it short."""
         return True
 
+    def without_skip(self) -> Optional[Schedule]:
+        """The same window from now on, where there is but one; otherwise None."""
+        return None
+
     @property
     def counts_only_batches(self) -> bool:
         return all(span.unit == 'ba' for span in self.spans())
@@ -285,6 +289,9 @@ class _Window(Schedule):
         yield from (self.active, self.skip, self.warmup)
         if self.every is not None:
             yield self.every
+
+    def without_skip(self) -> Optional[Schedule]:
+        return replace(self, skip=Span(0, 'ba'), every=None) if self.is_last(0) else None
 
     def is_last(self, number: int) -> bool:
         return self.every is None or (self.repeat > 0 and number + 1 >= self.repeat)
@@ -476,6 +483,11 @@ class _Pair(Schedule):
 
 @dataclass(frozen=True)
 class _Both(_Pair):
+    def without_skip(self) -> Optional[Schedule]:
+        window, ranks = (self.right, self.left) if isinstance(self.left, _Ranks) else (self.left, self.right)
+        again = window.without_skip() if isinstance(ranks, _Ranks) else None
+        return None if again is None else _Both(again, ranks)
+
     def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
         return _BothCursor(self.left.bind(clock, state), self.right.bind(clock, state))
 

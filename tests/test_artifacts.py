@@ -241,7 +241,7 @@ def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_hand
         '    if not pid: os.kill(os.getpid(), signal.SIGTERM)\n'
         '    return pid\n'
         'os.fork = fork_and_stop\n'
-        "print(os.getpid(), background.fork(lambda: 'whole').result(20), flush=True)\n"
+        "print(os.getpid(), background.fork(lambda: ['whole']).results(20)[0], flush=True)\n"
     )
     run = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, env=child_environment(), timeout=60
@@ -251,21 +251,35 @@ def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_hand
     assert run.stdout.splitlines()[1:] == [f'exit handlers of {pid}']
 
 
-def test_windows_that_come_faster_than_they_can_be_written_do_not_hold_up_the_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(store_module, '_writer', Lane('small', capacity=1))
-    monkeypatch.setattr(store_module, '_ROOM_TIMEOUT_S', 0.1)
+def test_one_window_is_written_at_a_time_and_none_holds_up_the_training() -> None:
     store = make_store()
-    slow = Part('thing', '.txt', lambda path: (time.sleep(1), path.write_text('x')))
+    alive = Path('alive')
+
+    def slow(path: Path) -> None:
+        with open(alive, 'x'):  # two at once would find it there
+            time.sleep(0.3)
+        alive.unlink()
+        path.write_text('x')
+
     begin = time.monotonic()
-    with pytest.warns(MemprofWarning, match='earlier windows are still being written') as caught:
-        for batch in range(6):
-            store.save([slow], stamp(batch))
-        assert time.monotonic() - begin < 3
-        store.close(20)
-    assert len(caught) == 1
-    assert {entry.status for entry in entries(FOLDER)} == {'saved', 'failed'}
+    batch = 0
+    while store.has_room():
+        store.save([Part('thing', '.txt', slow)], stamp(batch))
+        batch += 1
+    assert batch == 4
+    assert time.monotonic() - begin < 0.3
+    store.close(20)
+    assert [entry.status for entry in entries(FOLDER)] == ['saved'] * 4
+
+
+def test_a_file_has_its_name_and_its_line_before_the_parent_hears_of_it() -> None:
+    store = make_store()
+    child = fork(lambda: (str(made) for made in store._make([text()], stamp())))
+    assert child is not None
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert [(entry.path, entry.status) for entry in entries(FOLDER)] == [('rank0.4.txt', 'saved')]
+    assert len(child.results(5)) == 1
+    store.close(20)
 
 
 def test_warnings_that_are_made_errors_neither_raise_nor_hang() -> None:
@@ -292,7 +306,7 @@ def test_a_child_that_hangs_is_ended() -> None:
     child = fork(lambda: time.sleep(60))
     assert child is not None
     begin = time.monotonic()
-    assert child.result(timeout=0.2) is None
+    assert child.results(timeout=0.2) == []
     assert time.monotonic() - begin < 10
 
 
@@ -448,7 +462,7 @@ def test_nothing_is_removed_before_it_is_uploaded() -> None:
     store = make_store(shelf, 'far/{batch}.txt', keep=0)
     for batch in range(3):
         store.save([text()], stamp(batch))
-    store._writing.wait(time.monotonic() + 20)
+    store_module._writer.wait(store, time.monotonic() + 20)
     assert len(list(FOLDER.glob('*.txt'))) == 3
     shelf.open.set()
     store.close(20)

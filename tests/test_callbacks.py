@@ -357,6 +357,18 @@ def test_of_windows_that_clash_unforeseen_the_later_steps_aside_with_one_warning
     assert len(entries(Path('other'), 'torch_profiler')) >= 1
 
 
+@pytest.mark.parametrize('warmup', ['0ba', '1ba'])
+def test_a_single_window_that_clashes_unforeseen_comes_as_soon_as_it_can(warmup: str) -> None:
+    first = TorchProfiler(schedule={'active': '40sp'})
+    second = TorchProfiler(
+        schedule={'skip': '1ba', 'warmup': warmup, 'active': '2ba'}, folder='other', remote_file_name=None
+    )
+    with pytest.warns(MemprofWarning, match='puts off its window at batch 1, because TorchProfiler is recording'):
+        train(first, second, batches=12)
+    (entry,) = entries(Path('other'), 'torch_profiler')
+    assert entry.status == 'saved' and entry.batch < 12
+
+
 def test_a_torch_profiler_of_the_user_is_not_disturbed() -> None:
     with pytest.warns(MemprofWarning, match='another torch profiler is recording'), torch.profiler.profile() as theirs:
         train(TorchProfiler(schedule=SOON), batches=5)

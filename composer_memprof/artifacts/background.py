@@ -17,11 +17,11 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-Job = Callable[[], None]
+from composer_memprof.signals import STOPPING, uninterrupted
 
 
 def exiting() -> bool:
@@ -40,12 +40,30 @@ def exit_deadline(timeout: float) -> float:
     return _exit_deadline
 
 
+@dataclass
+class Job:
+    """Work for a lane.
+
+    Args:
+        run (Callable): the work, which handles its own errors.
+        owner (object): who waits for it.
+        begin (Callable, optional): comes before it, on the thread that calls :meth:`Lane.advance`.
+    """
+
+    run: Callable[[], None]
+    owner: object
+    begin: Optional[Callable[[], None]] = None
+
+
 class Lane:
-    """A thread that runs jobs in order. It lives while a holder needs it, and jobs handle their own errors.
+    """A thread that runs jobs in order. It lives while a holder needs it.
+
+    A job leaves the queue when it is done, so that the queue alone says what is still to be waited for: an exception
+    that a signal raises, at whatever line, can't leave a count behind that never comes to nought.
 
     Args:
         name (str): of the thread.
-        capacity (int): how many jobs may wait.
+        capacity (int): how many jobs have room, the one at work included.
     """
 
     def __init__(self, name: str, capacity: int) -> None:
@@ -69,29 +87,57 @@ class Lane:
         with self._changed:
             self._holders -= 1
             self._changed.notify_all()
-            thread = self._thread if self._holders == 0 else None
-        if thread is not None and not self._jobs:
+            thread = self._thread if self._holders == 0 and not self._jobs else None
+        if thread is not None:
             thread.join(timeout=1)
 
-    def submit(self, job: Job) -> bool:
-        """Queue ``job``; False where the queue is full.
+    def has_room(self) -> bool:
+        return len(self._jobs) < self.capacity
 
-        Without a thread, at interpreter exit or because none can be had, it runs at once.
-        """
+    def submit(self, job: Job) -> None:
+        """Queue ``job``. Without a thread, at interpreter exit or because none can be had, it runs at once."""
         with self._changed:
-            if len(self._jobs) >= self.capacity:
-                return False
-            if self._has_thread():
-                self._jobs.append(job)
+            self._jobs.append(job)
+            has_thread = self._has_thread()
+            self._changed.notify_all()
+        if not has_thread:
+            self._run_here(job.owner)
+
+    def advance(self) -> None:
+        """Begin the next job, where it waits for that. Costs nothing to call when it does not."""
+        job = self._jobs[0] if self._jobs else None
+        if job is None or job.begin is None:
+            return
+        with uninterrupted():
+            job.begin()
+            with self._changed:
+                job.begin = None
                 self._changed.notify_all()
-                return True
-        job()
+
+    def wait(self, owner: object, deadline: float) -> bool:
+        """Until no job of ``owner`` is left, or ``deadline`` on the monotonic clock. True: none is left."""
+        while any(job.owner is owner for job in list(self._jobs)):
+            if time.monotonic() >= deadline:
+                return False
+            self.advance()
+            with self._changed:
+                has_thread = self._has_thread()
+                if has_thread:
+                    left = max(0.0, deadline - time.monotonic())
+                    self._changed.wait_for(self._waits_for_someone, min(left, 1.0))
+            if not has_thread:
+                self._run_here(owner)
         return True
 
-    def wait_for_room(self, timeout: float) -> bool:
-        """Whether a job could be queued, within ``timeout`` seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: len(self._jobs) < self.capacity, timeout)
+    def _waits_for_someone(self) -> bool:
+        return not self._jobs or self._jobs[0].begin is not None
+
+    def _run_here(self, owner: object) -> None:
+        for job in [job for job in self._jobs if job.owner is owner]:
+            if job.begin is not None:
+                job.begin()
+            job.run()
+            self._jobs.remove(job)
 
     def _has_thread(self) -> bool:
         if self._thread is not None and self._thread.is_alive():
@@ -109,52 +155,28 @@ class Lane:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs:
-                    if self._holders == 0:
+                while not self._jobs or self._jobs[0].begin is not None:
+                    if self._holders == 0 and not self._jobs:
                         self._thread = None
                         return
                     self._changed.wait()
-                job = self._jobs.popleft()
+                job = self._jobs[0]
+            job.run()
+            with self._changed:
+                self._jobs.popleft()
                 self._changed.notify_all()
-            job()
             del job  # it may hold much memory while the lane waits for the next one
-
-
-class Tally:
-    """Counts work that was handed over and is not done, so that someone can wait for it."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._changed = threading.Condition()
-
-    def add(self) -> None:
-        with self._changed:
-            self._count += 1
-
-    def done(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def wait(self, deadline: float) -> bool:
-        """Until all is done, or ``deadline`` on the monotonic clock. True: all is done."""
-        with self._changed:
-            while self._count > 0:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(min(left, threading.TIMEOUT_MAX)):
-                    return self._count == 0
-        return True
 
 
 @dataclass
 class Child:
-    """A forked child at work; :meth:`result` waits for what it found."""
+    """A forked child at work; :meth:`results` waits for what it finds."""
 
     pid: int
     pipe: int
 
-    def result(self, timeout: float) -> Optional[Any]:
-        """What the child's function returned (through JSON), or None where it died or took too long."""
+    def results(self, timeout: float) -> list[Any]:
+        """What the child's function has yielded (through JSON), as far as it came before it ended or was stopped."""
         deadline = time.monotonic() + timeout
         chunks: list[bytes] = []
         try:
@@ -162,7 +184,7 @@ class Child:
                 ready, _, _ = select.select([self.pipe], [], [], max(0.0, deadline - time.monotonic()))
                 if not ready:
                     os.kill(self.pid, signal.SIGKILL)
-                    return None
+                    break
                 chunk = os.read(self.pipe, 1 << 16)
                 if not chunk:
                     break
@@ -173,13 +195,21 @@ class Child:
                 os.waitpid(self.pid, 0)
             except ChildProcessError:  # someone else has reaped it
                 pass
-        try:
-            return json.loads(b''.join(chunks))
-        except ValueError:
-            return None
+            _children.discard(self.pid)
+        *whole, _ = b''.join(chunks).split(b'\n')
+        return [json.loads(line) for line in whole]
 
 
-def fork(function: Callable[[], Any]) -> Optional[Child]:
+#: The forked children at work.
+_children: set[int] = set()
+
+
+def is_own_child(pid: int) -> bool:
+    """Whether ``pid`` is a child that was forked here, and not the user's."""
+    return pid in _children
+
+
+def fork(function: Callable[[], Iterable[Any]]) -> Optional[Child]:
     """Start ``function`` in a forked child; None where that can't be had, so that the caller runs it itself.
 
     The child may read everything, touches no device, and ends without running anyone's exit handlers.
@@ -188,7 +218,7 @@ def fork(function: Callable[[], Any]) -> Optional[Child]:
         return None
     reading, writing = os.pipe()
     # Until the child ignores them, a signal would run the parent's handlers in it.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of threads, of which the child has none
@@ -202,23 +232,23 @@ def fork(function: Callable[[], Any]) -> Optional[Child]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.close(writing)
+    _children.add(pid)
     return Child(pid, reading)
 
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
-
-
-def _be_the_child(function: Callable[[], Any], pipe: int) -> None:
+def _be_the_child(function: Callable[[], Iterable[Any]], pipe: int) -> None:
     """Never returns."""
     try:
         # A launcher that stops the job signals the child too; what was recorded is still to be written.
-        for number in _STOPPING:
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         gc.disable()  # collecting would copy the parent's pages
         os.nice(10)
         with os.fdopen(pipe, 'wb') as out:
-            out.write(json.dumps(function()).encode())
+            for found in function():
+                out.write(json.dumps(found).encode() + b'\n')
+                out.flush()
     except BaseException:
         os.write(2, f'composer_memprof: {traceback.format_exc()}'.encode())
     finally:

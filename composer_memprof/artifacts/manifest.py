@@ -70,15 +70,24 @@ class Manifest:
             self._held.pop(self.path, None)
             self._close()
 
+    def open(self) -> None:
+        """Create the file, and take the lock that says that a run is alive; no later than with the first line."""
+        with self._lock:
+            self._opened()
+
+    def _opened(self) -> int:
+        if self._file is None:
+            self._file = _open(self.path)
+            _try_lock(self._file, shared=True)
+        return self._file
+
     def append(self, entry: Entry) -> None:
         """Write the line through to the disk."""
         line = json.dumps(asdict(entry)) + '\n'
         with self._lock:
-            if self._file is None:
-                self._file = _open(self.path)
-                _try_lock(self._file, shared=True)
-            os.write(self._file, line.encode())
-            os.fsync(self._file)
+            file = self._opened()
+            os.write(file, line.encode())
+            os.fsync(file)
             if self._holders <= 0:  # an upload that ended after the close
                 self._close()
 

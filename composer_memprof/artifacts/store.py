@@ -1,7 +1,7 @@
 """The artifact store of one callback: writes each file whole, lists it in the manifest, uploads it, keeps the newest.
 
-Everything but the naming happens off the training thread: what computes in a forked child, what waits on the writer's
-and the uploader's lane.
+All of it happens off the training thread: what computes, and gives a file its name, in a forked child, one at a time;
+what waits on the writer's and the uploader's lane.
 """
 
 from __future__ import annotations
@@ -11,30 +11,33 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from composer.utils import dist
 
 from composer_memprof.artifacts import push
-from composer_memprof.artifacts.background import Child, Lane, Tally, exit_deadline, exiting, fork
+from composer_memprof.artifacts.background import Child, Job, Lane, exit_deadline, exiting, fork
 from composer_memprof.artifacts.files import move_to_new, seal
-from composer_memprof.artifacts.manifest import Entry, Manifest, Status
+from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp, inside
 from composer_memprof.artifacts.remote import Destination, FsspecDestination
 from composer_memprof.words import warn
 
-# Jobs hold recorded data until they are written: beyond a few, the training waits for its own profiler instead.
+# Jobs hold recorded data until they are written: beyond a few, a callback records no further window.
 _writer = Lane('memprof-writer', capacity=4)
 # Upload jobs are names only. What finds no room stays `saved`, for the close or for `push`.
 _uploader = Lane('memprof-uploader', capacity=256)
 # Far longer than a child takes that is not stuck.
 _CHILD_TIMEOUT_S = 120.0
-# How long the training waits at most for room among the jobs, before it goes on without a window.
-_ROOM_TIMEOUT_S = 10.0
 _WRITING_TIMEOUT_S = 600.0
+
+
+def start_writing() -> None:
+    """On the training thread, now and then: begin to write the next window, where one waits for the last to be done."""
+    _writer.advance()
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,14 @@ class Part:
 
 @dataclass
 class _Window:
-    """What is kept or removed together. A file leaves ``waiting`` once it needs no upload any more."""
+    """What is kept or removed together."""
 
     entries: list[Entry] = field(default_factory=list)
-    waiting: int = 0
-    then: Optional[Callable[[dict[str, Path]], None]] = None
+
+    @property
+    def waiting(self) -> int:
+        """How many of the files are still to be uploaded."""
+        return sum(entry.remote is not None and entry.status != 'uploaded' for entry in self.entries)
 
 
 class ArtifactStore:
@@ -105,8 +111,6 @@ class ArtifactStore:
         self._lock = threading.Lock()
         self._windows: list[_Window] = []
         self._unsent: list[tuple[Entry, _Window]] = []
-        self._writing = Tally()
-        self._uploading = Tally()
         self._warned_of: set[str] = set()
         self._closed = False
         _writer.hold()
@@ -130,15 +134,17 @@ class ArtifactStore:
             here (bool): write on the calling thread, because the files are needed when this returns.
             then (Callable, optional): told of the paths by kind, once they are complete.
         """
-        window = _Window(then=then)
+        writing = _Writing(self, parts, stamp, then)
+        self._guarded(self._manifest.open)
         if here or exiting():
-            self._guarded(lambda: self._complete(parts, stamp, window, _produce(self.folder, parts)))
+            writing.run()
             return
-        if not _writer.wait_for_room(_ROOM_TIMEOUT_S):
-            self._guarded(lambda: self._leave_out(parts, stamp))
-            return
-        child = fork(lambda: [asdict(made) for made in _produce(self.folder, parts)])
-        self._in_the_background(lambda: self._complete(parts, stamp, window, _collect(child, self.folder, parts)))
+        _writer.submit(Job(writing.run, owner=self, begin=writing.begin))
+        _writer.advance()
+
+    def has_room(self) -> bool:
+        """Whether a further window can be written soon; if not, it had better not be recorded."""
+        return _writer.has_room()
 
     def grow(self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False) -> GrowingFile:
         """A file that is listed as ``open`` and survives a kill as far as it was written."""
@@ -155,14 +161,14 @@ class ArtifactStore:
         self._closed = True
         if exiting():
             deadline = exit_deadline(timeout)
-            self._writing.wait(deadline)
+            _writer.wait(self, deadline)
             # An upload under way may succeed with a client that is warm; the rest is a child's to do.
-            self._uploading.wait(deadline - 0.75 * timeout)
+            _uploader.wait(self, deadline - 0.75 * timeout)
         else:
-            self._writing.wait(time.monotonic() + _WRITING_TIMEOUT_S)
+            _writer.wait(self, time.monotonic() + _WRITING_TIMEOUT_S)
             deadline = time.monotonic() + timeout
             self._send_again(deadline)
-            self._uploading.wait(deadline)
+            _uploader.wait(self, deadline)
         self._leave_to_push(timeout)
         self._manifest.release()
         _writer.release()
@@ -171,17 +177,7 @@ class ArtifactStore:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def _in_the_background(self, work: Callable[[], None]) -> None:
-        """Run ``work`` on the writer's lane, or here where that is full."""
-
-        def job() -> None:
-            try:
-                self._guarded(work)
-            finally:
-                self._writing.done()
-
-        self._writing.add()
-        if not _writer.submit(job):
-            job()
+        _writer.submit(Job(lambda: self._guarded(work), owner=self))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run ``work`` without ever raising: the training may be behind it."""
@@ -190,26 +186,49 @@ class ArtifactStore:
         except Exception as error:  # a full disk, a folder gone: the training goes on without its profile
             self._give_up(error)
 
-    def _complete(self, parts: Sequence[Part], stamp: Stamp, window: _Window, made: list[_Made]) -> None:
-        """Give the written files their names, list them and send them off."""
-        paths: dict[str, Path] = {}
+    def _make(self, parts: Sequence[Part], stamp: Stamp) -> Iterator[_Made]:
+        """Write every part whole under a hidden name, give it its own, list it. Runs in a child, where it can."""
+        number = self._free_number(parts, stamp)
+        for part in parts:
+            yield self._make_one(part, stamp, number)
+
+    def _make_one(self, part: Part, stamp: Stamp, number: int) -> _Made:
+        naming = part.naming or self.naming
         try:
-            number = self._free_number(parts, stamp)
-            for part, file in zip(parts, made):
-                if file.error is not None:
-                    self._fail(part, stamp, file.error)
-                    continue
-                name = self._publish(Path(file.path), part.naming or self.naming, stamp, part.full_suffix, number)
-                remote = self._remote_name(part.naming or self.naming, stamp, part.full_suffix, name)
-                entry = self._entry(part.kind, name[0], remote, stamp, 'saved', file.bytes, file.sha256)
-                self._list(entry, window)
-                paths[part.kind] = self.folder / name[0]
+            hidden, size, sha256 = _write_whole(self.folder, part)
+        except Exception as error:  # one part that fails takes no other with it
+            return _Made(error=f'{type(error).__name__}: {error}')
+        try:
+            name = self._publish(hidden, naming, stamp, part.full_suffix, number)
+            remote = self._remote_name(naming, stamp, part.full_suffix, name)
+            entry = self._entry(part.kind, name[0], remote, stamp, 'saved', size, sha256)
+            append_line(self._manifest.path, entry)
+        except OSError as error:
+            return _Made(error=str(error), folder_is_lost=True)
         finally:
-            for file in made:
-                Path(file.path).unlink(missing_ok=True)
-        if window.then is not None:
-            self._tell(window.then, paths)
-        self._register(window)
+            hidden.unlink(missing_ok=True)
+        return _Made(entry)
+
+    def _complete(
+        self,
+        parts: Sequence[Part],
+        stamp: Stamp,
+        made: Sequence[_Made],
+        then: Optional[Callable[[dict[str, Path]], None]] = None,
+    ) -> None:
+        """Tell of what was written and of what could not be, and send it off."""
+        window = _Window()
+        for part, file in zip(parts, made):
+            if file.folder_is_lost:
+                raise OSError(file.error)
+            if file.entry is None:
+                self._fail(part, stamp, file.error)
+            else:
+                self._add(file.entry, window)
+        if then is not None:
+            self._tell(then, {entry.kind: self.folder / entry.path for entry in window.entries})
+        if window.entries:
+            self._register(window)
 
     def _tell(self, then: Callable[[dict[str, Path]], None], paths: dict[str, Path]) -> None:
         try:
@@ -219,15 +238,12 @@ class ArtifactStore:
                 'then', f'{", ".join(map(str, paths.values()))} could not be handed on: {type(error).__name__}: {error}'
             )
 
-    def _list(self, entry: Entry, window: _Window) -> None:
-        self._manifest.append(entry)
+    def _add(self, entry: Entry, window: _Window) -> None:
         with self._lock:
             if self.overwrite:  # the file that this one replaced is no older window's any more
                 for older in self._windows:
                     older.entries = [old for old in older.entries if old.path != entry.path]
             window.entries.append(entry)
-        if entry.remote is not None:
-            window.waiting += 1
 
     def _register(self, window: _Window) -> None:
         with self._lock:
@@ -264,7 +280,7 @@ class ArtifactStore:
             return name, number
 
     def _remote_name(self, naming: Naming, stamp: Stamp, suffix: str, name: tuple[str, int]) -> Optional[str]:
-        if self.destination is None or not self.destination.accepts_files():
+        if not self._anyone_takes_files():
             return None
         remote = naming.in_store(stamp, suffix, name[1], name[0])
         return remote.lstrip('/') if remote is not None else None
@@ -283,14 +299,11 @@ class ArtifactStore:
         return Entry(kind, path, remote, size, sha256, self._rank, stamp.run_name, epoch, batch, status)
 
     def _fail(self, part: Part, stamp: Stamp, error: str) -> None:
-        self._warn_once(part.kind, f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written: {error}')
         name = (part.naming or self.naming).local(stamp, part.full_suffix, 1)
         if not (self.folder / name).exists():  # the line of an earlier, whole file of that name stays the last one
             self._manifest.append(self._entry(part.kind, name, None, stamp, 'failed'))
-
-    def _leave_out(self, parts: Sequence[Part], stamp: Stamp) -> None:
-        for part in parts:
-            self._fail(part, stamp, 'earlier windows are still being written; let them be farther apart')
+        # After it: on a disk that takes no line either, it is the whole folder that is told of.
+        self._warn_once(part.kind, f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written: {error}')
 
     def _give_up(self, error: BaseException) -> None:
         self._warn_once(
@@ -304,9 +317,9 @@ class ArtifactStore:
     # -- uploading ----------------------------------------------------------------------------------------------
 
     def _send(self, entry: Entry, window: _Window) -> None:
-        self._uploading.add()
-        if not _uploader.submit(lambda: self._upload(entry, window)):
-            self._uploading.done()
+        if _uploader.has_room():
+            _uploader.submit(Job(lambda: self._upload(entry, window), owner=self))
+        else:
             with self._lock:
                 self._unsent.append((entry, window))
 
@@ -320,10 +333,7 @@ class ArtifactStore:
                 time.sleep(0.05)
 
     def _upload(self, entry: Entry, window: _Window) -> None:
-        try:
-            self._guarded(lambda: self._upload_or_keep(entry, window))
-        finally:
-            self._uploading.done()
+        self._guarded(lambda: self._upload_or_keep(entry, window))
         self._guarded(self._remove_old)
 
     def _upload_or_keep(self, entry: Entry, window: _Window) -> None:
@@ -346,8 +356,6 @@ class ArtifactStore:
         self._manifest.append(entry)
         with self._lock:
             window.entries = [entry if old.path == entry.path else old for old in window.entries]
-            if entry.status == 'uploaded':
-                window.waiting -= 1
 
     def _leave_to_push(self, timeout: float) -> None:
         with self._lock:
@@ -448,56 +456,81 @@ class GrowingFile:
             size, sha256 = seal(path)
             remote = store._remote_name(store.naming, self._stamp, self._suffix, (self._name, self._number))
             window = _Window()
-            store._list(store._entry(self._kind, self._name, remote, self._stamp, 'saved', size, sha256), window)
+            entry = store._entry(self._kind, self._name, remote, self._stamp, 'saved', size, sha256)
+            store._manifest.append(entry)
+            store._add(entry, window)
             store._register(window)
             return
-        store._complete([part], self._stamp, _Window(), _produce(store.folder, [part]))
+        store._complete([part], self._stamp, list(store._make([part], self._stamp)))
         path.unlink()
         store._manifest.append(store._entry(self._kind, self._name, None, self._stamp, 'removed'))
 
 
 @dataclass(frozen=True)
 class _Made:
-    """A file written whole under a temporary name, or why it could not be."""
+    """What is listed of a file that was written, or why it could not be."""
 
-    path: str
-    bytes: int = 0
-    sha256: str = ''
-    error: Optional[str] = None
-
-
-def _produce(folder: Path, parts: Sequence[Part]) -> list[_Made]:
-    """Write every part under a hidden name in ``folder``, through to the disk. Runs in a child, where it can."""
-    return [_produce_one(folder, part) for part in parts]
+    entry: Optional[Entry] = None
+    error: str = ''
+    folder_is_lost: bool = False
 
 
-def _produce_one(folder: Path, part: Part) -> _Made:
+class _Writing:
+    """The writing of one window: begun on the training thread, seen through on the writer's lane."""
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        parts: Sequence[Part],
+        stamp: Stamp,
+        then: Optional[Callable[[dict[str, Path]], None]],
+    ) -> None:
+        self._store = store
+        self._parts = parts
+        self._stamp = stamp
+        self._then = then
+        self._child: Optional[Child] = None
+
+    def begin(self) -> None:
+        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)))
+
+    def run(self) -> None:
+        self._store._guarded(self._see_through)
+
+    def _see_through(self) -> None:
+        made = list(self._store._make(self._parts, self._stamp)) if self._child is None else self._of_child(self._child)
+        self._store._complete(self._parts, self._stamp, made, self._then)
+
+    def _of_child(self, child: Child) -> list[_Made]:
+        """What the child made. What it died of is not tried again here, where it would take the training with it."""
+        made = [_made(found) for found in child.results(_CHILD_TIMEOUT_S)]
+        missing = len(self._parts) - len(made)
+        if missing:
+            for left in self._store.folder.glob(f'.*.{child.pid}.*'):
+                left.unlink(missing_ok=True)
+        error = f'the process that was to write it died, or took longer than {_CHILD_TIMEOUT_S:g} s'
+        return [*made, *[_Made(error=error)] * missing]
+
+
+def _made(found: dict[str, Any]) -> _Made:
+    entry = found.pop('entry')
+    return _Made(None if entry is None else Entry(**entry), **found)
+
+
+def _write_whole(folder: Path, part: Part) -> tuple[Path, int, str]:
+    """Write a part under a hidden name, through to the disk; returns its path, size in bytes and sha256."""
     target = folder / f'.{part.kind}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+    zipped = target.with_suffix('.gz')
     try:
         folder.mkdir(parents=True, exist_ok=True)
         part.write(target)
         if part.compress:
-            zipped = target.with_suffix('.gz')
             with open(target, 'rb') as source, gzip.open(zipped, 'wb', compresslevel=6) as out:
                 shutil.copyfileobj(source, out, 1 << 20)
             target.unlink()
             target = zipped
-        size, sha256 = seal(target)
-    except Exception as error:  # one part that fails takes no other with it
+        return (target, *seal(target))
+    except BaseException:
         target.unlink(missing_ok=True)
-        target.with_suffix('.gz').unlink(missing_ok=True)
-        return _Made(str(target), error=f'{type(error).__name__}: {error}')
-    return _Made(str(target), size, sha256)
-
-
-def _collect(child: Optional[Child], folder: Path, parts: Sequence[Part]) -> list[_Made]:
-    """What the child made. Where none could be had this thread does it; what a child died of is not tried again here."""
-    if child is None:
-        return _produce(folder, parts)
-    made = child.result(_CHILD_TIMEOUT_S)
-    if made is not None:
-        return [_Made(**file) for file in made]
-    for left in folder.glob(f'.*.{child.pid}.*'):
-        left.unlink(missing_ok=True)
-    error = f'the process that was to write it died, or took longer than {_CHILD_TIMEOUT_S:g} s'
-    return [_Made(str(folder / f'.{part.kind}.{child.pid}'), error=error) for part in parts]
+        zipped.unlink(missing_ok=True)
+        raise

@@ -35,7 +35,7 @@ from composer_memprof.artifacts.remote import (
     check_scheme,
     scheme_of,
 )
-from composer_memprof.artifacts.store import ArtifactStore
+from composer_memprof.artifacts.store import ArtifactStore, start_writing
 from composer_memprof.callbacks import sessions
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.schedule import (
@@ -49,6 +49,7 @@ from composer_memprof.schedule import (
     parse_schedule,
     parse_stages,
 )
+from composer_memprof.signals import uninterrupted
 from composer_memprof.words import warn
 
 Ranks = Union[int, Sequence[int], None]
@@ -364,6 +365,7 @@ class ProfilingCallback(Callback):
     # -- windows ------------------------------------------------------------------------------------------------
 
     def _before_batch(self, stage: str, state: State) -> None:
+        start_writing()
         windows = self._windows.get(stage)
         if windows is None or self._stepped_aside:
             return
@@ -437,23 +439,33 @@ class ProfilingCallback(Callback):
 
     def _begin(self, stage: str, state: State) -> None:
         if not self._claim(state):
-            self._missing_window = True
+            self._miss_window(stage, state)
             return
-        self._recording = _Recording(stage)
-        self._warm = False
-        self._start(state, self._stamp(stage, state))
-        self._batch_begins(state)
+        with uninterrupted():
+            self._recording = _Recording(stage)
+            self._warm = False
+            self._start(state, self._stamp(stage, state))
+            self._batch_begins(state)
+
+    def _miss_window(self, stage: str, state: State) -> None:
+        """A window that can't be had is left out; one that is the last is tried again, batch after batch."""
+        again = self.when.schedule.without_skip()
+        if again is None:
+            self._missing_window = True
+        else:
+            self._windows[stage] = Windows(again, self._windows[stage].clock, state)
 
     def _finish(self, state: State) -> None:
-        recording, self._recording = self._recording, None
-        assert recording is not None
-        try:
-            self._stop(state, self._stamp(recording.stage, state))
-        except Exception:
-            _quietly(self._cancel)
-            raise
-        finally:
-            sessions.release(self.session)
+        with uninterrupted():
+            recording, self._recording = self._recording, None
+            assert recording is not None
+            try:
+                self._stop(state, self._stamp(recording.stage, state))
+            except Exception:
+                _quietly(self._cancel)
+                raise
+            finally:
+                sessions.release(self.session)
 
     def _cool_down(self) -> None:
         if self._warm:
@@ -462,21 +474,23 @@ class ProfilingCallback(Callback):
             sessions.release(self.session)
 
     def _claim(self, state: State) -> bool:
-        """Whether the recorder is ours now; if not, one warning says who has it."""
-        if not self.resources:
-            return True
-        name = type(self).__name__
-        holder = "Composer's TorchProfiler" if self._must_yield(state) else None
-        holder = holder or sessions.claim(self, state)
-        if holder is None:
-            return True
-        if not self._warned_of_clash:
+        """Whether a window can be recorded now; if not, one warning says what stands in its way."""
+        obstacle = self._obstacle(state)
+        if obstacle is not None and not self._warned_of_clash:
             self._warned_of_clash = True
-            warn(
-                f'{name} leaves out a window at batch {state.timestamp.batch.value}, because {holder} is recording; '
-                'give them windows apart from each other'
-            )
-        return False
+            batch = state.timestamp.batch.value
+            last = self.when.schedule.without_skip() is not None
+            does = 'puts off its window' if last else 'leaves out a window'
+            warn(f'{type(self).__name__} {does} at batch {batch}, because {obstacle}')
+        return obstacle is None
+
+    def _obstacle(self, state: State) -> Optional[str]:
+        if not self.resources:
+            return None
+        if not self.store.has_room():
+            return 'earlier windows are still being written; let them be farther apart'
+        holder = "Composer's TorchProfiler" if self._must_yield(state) else sessions.claim(self, state)
+        return f'{holder} is recording; give them windows apart from each other' if holder is not None else None
 
     def _must_yield(self, state: State) -> bool:
         return sessions.KINETO in self.resources and sessions.composer_wants_batch(state)

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from composer.core import State
 from composer.loggers import Logger
 
+from composer_memprof.artifacts.background import is_own_child
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import GrowingFile
 from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
@@ -98,7 +99,8 @@ class HostRSS(ProfilingCallback):
 
     def _start(self, state: State, stamp: Stamp) -> None:
         self._file = self.store.grow(self.kind, _SUFFIX, stamp, compress=self.output.compress)
-        self._recorder = HostMemoryRecorder(self._file.write, self.interval, state.timestamp.batch.value)
+        batch = state.timestamp.batch.value
+        self._recorder = HostMemoryRecorder(self._file.write, self.interval, batch, ignores=is_own_child)
         self._judged = time.monotonic()
         self._recorder.start()
 

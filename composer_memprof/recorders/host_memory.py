@@ -66,6 +66,7 @@ class HostMemoryRecorder:
         write (Callable): takes each record, one line of JSON. Called from the sampling thread.
         interval (float): seconds between samples.
         batch (int): that the recording begins with. Default: ``0``.
+        ignores (Callable, optional): tells of a child's pid whether it is none of the user's.
         cgroup (Cgroup, optional): to read, for tests.
     """
 
@@ -74,10 +75,12 @@ class HostMemoryRecorder:
         write: Callable[[str], None],
         interval: float = 0.5,
         batch: int = 0,
+        ignores: Callable[[int], bool] = lambda pid: False,
         cgroup: Optional[Cgroup] = None,
     ) -> None:
         self._write = write
         self._interval = interval
+        self._ignores = ignores
         self._cgroup = cgroup or Cgroup()
         self._own = ProcessReader()
         self._series = Series()
@@ -228,7 +231,7 @@ class HostMemoryRecorder:
 
     def _find_children(self) -> None:
         self._children_found = time.monotonic()
-        pids = child_pids(os.getpid())
+        pids = [pid for pid in child_pids(os.getpid()) if not self._ignores(pid)]
         with self._workers_lock:
             known = {**{pid: worker.reader for pid, worker in self._workers.items()}, **self._others}
             for pid in known.keys() - set(pids):
