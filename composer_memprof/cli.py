@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from rich.console import Console
 
 from composer_memprof.words import MemprofWarning
+
+if TYPE_CHECKING:
+    from composer_memprof.runner import Run
 
 app = typer.Typer(
     help='Memory and speed profiling for training with MosaicML Composer.',
@@ -40,20 +44,32 @@ def train(
     os.environ.setdefault('KINETO_LOG_LEVEL', '99')
     os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')
     _show_own_warnings_plainly()
-    from composer.utils import dist
-
     from composer_memprof import config as configs
-    from composer_memprof.report.tables import next_command, run_table
-    from composer_memprof.runner import run
+    from composer_memprof.runner import Run
 
     sys.path.insert(0, os.getcwd())  # where the user's own builders are
+    ready: list[Run] = []
+    # However the training ends. Exit handlers run in reverse order: Composer's, which closes the callbacks, goes first.
+    tell = atexit.register(_tell_of, ready, as_json)
     try:
-        result = run(configs.load(config, overrides or []))
+        ready.append(Run(configs.load(config, overrides or [])))
+        ready[0].train()
     except configs.ConfigError as error:
         _say(str(error))
         raise typer.Exit(2) from None
-    if dist.get_global_rank() != 0:
+    atexit.unregister(tell)
+    tell(ready, as_json)
+
+
+def _tell_of(ready: list[Run], as_json: bool) -> None:
+    """Say, on the first rank, what a run left behind; nothing of one that was never made."""
+    from composer.utils import dist
+
+    from composer_memprof.report.tables import next_command, run_table
+
+    if not ready or dist.get_global_rank() != 0:
         return
+    result = ready[0].result()
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(result), default=str))
         return

@@ -15,6 +15,7 @@ import torch
 from composer import Trainer
 from composer.core import Callback
 from composer.loggers import LoggerDestination
+from composer.utils.reproducibility import seed_all
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -23,7 +24,7 @@ from composer_memprof.callbacks import CALLBACKS
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from composer_memprof.schedule import parse_span
-from composer_memprof.words import nearest
+from composer_memprof.words import allowed_are, nearest
 
 MODELS: dict[str, Callable[..., Any]] = {'byte_gpt': ByteGPT}
 LOADERS: dict[str, Callable[..., Any]] = {'text_files': text_files}
@@ -110,8 +111,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     allowed = (*_BUILT, *(name for name in inspect.signature(Trainer).parameters if name not in _NOT_PASSED))
     for key, value in {str(key): value for key, value in values.items()}.items():
         if key not in allowed:
-            close = nearest(key, allowed)
-            raise ConfigError(f'{key}={_shown(value)} is unknown{close}; allowed are {", ".join(allowed)}')
+            raise ConfigError(f'{key}={_shown(value)} is unknown; {allowed_are(allowed, key)}')
     for key in ('model', 'train_loader', 'max_duration'):
         if values.get(key) is None:
             raise ConfigError(f'{key} is missing; a config needs model, train_loader and max_duration')
@@ -128,6 +128,8 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
     Raises:
         ConfigError: naming the key, the value and what is allowed.
     """
+    if isinstance(config.get('seed'), int):
+        seed_all(config['seed'])  # the model's first weights too; the Trainer, which is given the model, seeds later
     callbacks = _build_each(config, 'callbacks', ALL_CALLBACKS)
     own_loggers = _build_each(config, 'loggers', LOGGERS)
     train_loader = _build_named(config, 'train_loader', LOADERS)
@@ -180,8 +182,8 @@ def _look_up(key: str, name: Any, known: Mapping[str, Callable[..., Any]]) -> Ca
         return known[name]
     if isinstance(name, str) and '.' in name:
         return _import(key, name)
-    close = nearest(name, list(known))
-    raise ConfigError(f'{key}: {name!r} is unknown{close}; allowed are {", ".join(known)}, or a dotted path')
+    what = key if key.endswith(f'.{name}') else f'{key}={name!r}'
+    raise ConfigError(f'{what} is unknown; a dotted path, or {allowed_are(list(known), name)}')
 
 
 def _import(key: str, dotted: str) -> Callable[..., Any]:
@@ -207,8 +209,7 @@ def _call(key: str, builder: Callable[..., Any], arguments: Optional[Mapping[str
     if len(allowed) == len(parameters):
         for name, value in arguments.items():
             if name not in allowed:
-                close = nearest(name, allowed)
-                raise ConfigError(f'{key}.{name}={_shown(value)} is unknown{close}; allowed are {", ".join(allowed)}')
+                raise ConfigError(f'{key}.{name}={_shown(value)} is unknown; {allowed_are(allowed, name)}')
     for parameter in parameters:
         needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if needed and parameter.name not in arguments:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Optional
 
 from composer.loggers import LoggerDestination
@@ -30,17 +34,55 @@ class _LossEnds(LoggerDestination):
             self.last = float(loss)
 
 
-def run(config: Mapping[str, Any]) -> RunResult:
-    """Train as ``config`` says.
+class Run:
+    """A run that is ready to train.
+
+    >>> from composer_memprof import config
+    >>> run = Run(config.load(Path('yamls/quickstart.yaml'), ['max_duration=2ba']))  # doctest: +SKIP
+    >>> run.train()  # doctest: +SKIP
 
     Raises:
-        ConfigError: before the first batch, for a user's mistake.
+        ConfigError: for a user's mistake in ``config``.
     """
-    losses = _LossEnds()
-    trainer = build_trainer(config, loggers=[losses])
-    callbacks = [callback for callback in trainer.state.callbacks if isinstance(callback, ProfilingCallback)]
-    folders = {callback.folder_path for callback in callbacks}
-    trainer.fit()
-    batches = trainer.state.timestamp.batch.value
-    trainer.close()
-    return RunResult(trainer.state.run_name, batches, losses.first, losses.last, list_artifacts(folders))
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._losses = _LossEnds()
+        self._trainer = build_trainer(config, loggers=[self._losses])
+        callbacks = [callback for callback in self._trainer.state.callbacks if isinstance(callback, ProfilingCallback)]
+        self._folders: set[Path] = {callback.folder_path for callback in callbacks}
+        self._before = set(list_artifacts(self._folders))  # of an earlier run under the same name
+
+    def train(self) -> None:
+        """Train to the end; Ctrl-C ends the process by 130, without a traceback."""
+        with _interrupted_quietly():
+            self._trainer.fit()
+        self._trainer.close()
+
+    def result(self) -> RunResult:
+        """What there is to tell, however the run has ended."""
+        state = self._trainer.state
+        batches = state.timestamp.batch.value
+        artifacts = [artifact for artifact in list_artifacts(self._folders) if artifact not in self._before]
+        return RunResult(state.run_name, batches, self._losses.first, self._losses.last, artifacts)
+
+
+@contextlib.contextmanager
+def _interrupted_quietly() -> Iterator[None]:
+    """After Ctrl-C, whatever error comes of it (of DataLoader workers that are stopped too, say) is no news."""
+    interrupted = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # torch's would raise of each worker that is stopped too
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    except Exception:
+        if not interrupted:
+            raise
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -24,7 +24,7 @@ from composer.core import State, Time, TimeUnit
 from composer.profiler import ProfilerAction
 from composer.utils import dist
 
-from composer_memprof.words import nearest
+from composer_memprof.words import allowed_are, nearest
 
 __all__ = ['Schedule', 'every', 'on_ranks', 'window']
 
@@ -76,7 +76,8 @@ def parse_span(value: TimeInput, name: str) -> Span:
             time = Time.from_timestring(value)
         except (ValueError, TypeError, OverflowError) as error:
             unit = re.sub(r'^[\d.\s+-]+', '', value)
-            raise ValueError(problem + nearest(unit, UNITS)) from error
+            close = nearest(unit, UNITS) if unit not in UNITS else ''
+            raise ValueError(problem + close) from error
         span = Span(time.value, time.unit.value)
     else:
         raise ValueError(problem)
@@ -829,7 +830,9 @@ def window(
 
 
 def every(interval: TimeInput, active: TimeInput = '1ba') -> Schedule:
-    """A window of ``active`` every ``interval``, from the start of the run to its end.
+    """A window of ``active`` (one batch unless told otherwise) every ``interval``, from the start of the run to its end.
+
+    With a ``skip`` or a ``warmup``, it is ``window(active, skip, warmup, every=interval)``.
 
     >>> from composer_memprof.schedule import every
     >>> schedule = every('10m')
@@ -865,7 +868,7 @@ def parse_stages(stages: Any, name: str) -> frozenset[str]:
     values = [stages] if isinstance(stages, str) else list(stages)
     for stage in values:
         if stage not in STAGES:
-            raise ValueError(f'{name}={stage!r} is unknown; allowed are {", ".join(STAGES)}{nearest(stage, STAGES)}')
+            raise ValueError(f'{name}={stage!r} is unknown; {allowed_are(STAGES, stage)}')
     if not values:
         raise ValueError(f'{name}={stages!r} is empty; allowed are {", ".join(STAGES)}')
     return frozenset(values)
@@ -905,7 +908,7 @@ def _parse_mapping(mapping: Mapping[str, Any], name: str) -> ParsedSchedule:
     allowed = (*lengths, 'ranks', 'stages')
     for key in mapping:
         if key not in allowed:
-            raise ValueError(f'{name}.{key} is unknown; allowed are {", ".join(allowed)}{nearest(key, allowed)}')
+            raise ValueError(f'{name}.{key} is unknown; {allowed_are(allowed, key)}')
     given = {key: mapping[key] for key in lengths if mapping.get(key) is not None}
     if 'active' not in given and 'every' not in given:
         raise ValueError(f'{name} needs active, the length of a window; allowed are {", ".join(allowed)}')

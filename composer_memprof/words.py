@@ -18,15 +18,27 @@ def warn(message: str) -> None:
     Never raises, not even where warnings are made errors: the training, or a background thread, is behind it.
     """
     try:
-        warnings.warn(MemprofWarning(f'composer_memprof: {message}'), stacklevel=2)
+        # Explicitly, since the line of ours that it comes from would tell nobody anything.
+        warnings.warn_explicit(f'composer_memprof: {message}', MemprofWarning, 'composer_memprof', 0)
     except Warning:
         sys.stderr.write(f'composer_memprof: {message}\n')
+
+
+_LONG_LIST = 20
 
 
 def nearest(word: object, allowed: Sequence[str]) -> str:
     """``"; did you mean 'active'?"`` for ``'activ'``, or nothing where no allowed word is close."""
     close = difflib.get_close_matches(str(word), allowed, n=1)
     return f'; did you mean {close[0]!r}?' if close else ''
+
+
+def allowed_are(allowed: Sequence[str], word: object) -> str:
+    """``"allowed are ba, sp; did you mean 'ba'?"``. Of a long list with a close word in it, those alone that are close."""
+    close = difflib.get_close_matches(str(word), allowed, n=5)
+    if close and len(allowed) > _LONG_LIST:
+        return f'closest of the {len(allowed)} allowed are {", ".join(close)}{nearest(word, allowed)}'
+    return f'allowed are {", ".join(allowed)}{nearest(word, allowed)}'
 
 
 def human_bytes(count: float) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def train(*callbacks: Any, **more: Any) -> Trainer:
     trainer.fit()
     trainer.close()
     return trainer
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    """Until ``condition`` holds; another process may take its time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, 'it did not come about in time'
+        time.sleep(0.05)
 
 
 def entries(folder: Path, kind: str = '') -> list[Entry]:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from composer_memprof.artifacts.numbering import before_suffix
 from composer_memprof.artifacts.push import push
 from composer_memprof.artifacts.remote import FsspecDestination, check_scheme
 from composer_memprof.artifacts.store import ArtifactStore, Part
+from composer_memprof.signals import uninterrupted
 from composer_memprof.words import MemprofWarning
 from tests.conftest import child_environment, entries
 
@@ -613,3 +615,18 @@ def test_the_push_command_reports_and_its_exit_code_tells() -> None:
     assert [report['error'] is None for report in reports] == [True, False]
     assert run.returncode == 1
     assert Path('shelf/a').read_text() == 'a'
+
+
+def test_a_signal_waits_until_the_block_is_left() -> None:
+    came: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append('stopped'))
+    try:
+        with uninterrupted(), uninterrupted():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+            came.append('handed over')
+        assert came == ['handed over', 'stopped']
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert came[-1] == 'stopped' and len(came) == 3
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -121,7 +121,6 @@ def test_it_is_made_without_arguments_and_leaves_a_file_with_its_defaults(make: 
 def test_all_with_their_defaults_make_a_run_that_works() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter('error', MemprofWarning)
-        warnings.filterwarnings('ignore', 'composer_memprof: MemorySnapshot records on the CPU')
         train(*(make() for make in ALL), batches=12)
     assert {entry.kind.split('.')[0] for entry in entries(Path('test-run'))} == {make.kind for make in ALL}
 
@@ -253,7 +252,7 @@ def test_a_run_that_ends_inside_or_before_a_window_is_one_warning_and_saves_what
         train(make(schedule={'skip': '2ba', 'active': '99ba'}), batches=5)
     assert sum('the run ended' in str(warning.message) for warning in caught) == 1
     assert [entry.status for entry in entries(Path('test-run'), make.kind)] == ['saved']
-    with pytest.warns(MemprofWarning, match='before the first window'):
+    with pytest.warns(MemprofWarning, match='its first window comes after 99 batches of 5'):
         train(make(schedule={'skip': '99ba', 'active': '1ba'}), batches=5)
 
 
@@ -399,6 +398,16 @@ def test_a_finished_window_is_not_held_in_memory() -> None:
     assert not callbacks[0].kineto._unread
     assert callbacks[0].kineto.result is None
     trainer.close()
+
+
+def test_a_run_too_short_for_its_first_window_is_told_before_the_first_batch() -> None:
+    class Heard(Callback):
+        def batch_start(self, state: Any, logger: Any) -> None:
+            assert any('comes after 50 batches of 12' in str(warning.message) for warning in caught)
+
+    with pytest.warns(MemprofWarning) as caught:
+        train(TorchProfiler(schedule={'skip': '50ba', 'active': '1ba'}), Heard())
+    assert len([warning for warning in caught if warning.category is MemprofWarning]) == 1
 
 
 def test_warnings_that_are_made_errors_do_not_reach_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

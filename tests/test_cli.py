@@ -6,10 +6,12 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import yaml
 
 from composer_memprof.artifacts.manifest import find_manifests
 from composer_memprof.config import ALL_CALLBACKS, LOGGERS, MODELS, ConfigError, build_trainer, load
-from tests.conftest import child_environment, entries, json_lines
+from tests.conftest import child_environment, entries, json_lines, wait_for
 
 QUICKSTART = Path(__file__).parent.parent / 'yamls' / 'quickstart.yaml'
 SMALL = ['model.d_model=16', 'model.n_layers=1', 'model.n_heads=2', 'train_loader.max_bytes=100000']
@@ -47,6 +49,53 @@ def test_the_quickstart_trains_and_lists_what_it_left() -> None:
     )
     assert peak < 2 << 30
     assert 'host memory grows' not in run.stderr
+
+
+def test_the_seed_settles_the_first_weights_too() -> None:
+    runs = [command('train', QUICKSTART, *SMALL, 'max_duration=2ba', 'callbacks={}', '--json') for _ in range(2)]
+    first, second = (json.loads(run.stdout) for run in runs)
+    assert first['first_loss'] == second['first_loss'] and first['last_loss'] == second['last_loss']
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_ctrl_c_is_quiet_and_tells_what_is_there(workers: int) -> None:
+    settings = [*SMALL, f'train_loader.num_workers={workers}', 'max_duration=100000ba', 'progress_bar=false']
+    for name, skip in (('torch_profiler', 0), ('memory_snapshot', 3)):
+        schedule = f'{{skip: {skip}ba, warmup: 0ba, active: 2ba, every: 6ba, repeat: 0}}'
+        settings.append(f'callbacks.memprof_{name}.schedule={schedule}')
+    run = subprocess.Popen(
+        [sys.executable, '-m', 'composer_memprof.cli', 'train', str(QUICKSTART), *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+        start_new_session=True,
+    )
+    wait_for(lambda: any(entry.kind == 'torch_profiler' for entry in entries(Path('runs'))), 40)
+    time.sleep(1)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the workers too
+    output, errors = run.communicate(timeout=60)
+    assert run.returncode == 128 + signal.SIGINT
+    assert 'Traceback' not in errors
+    assert 'What quickstart left in runs/quickstart' in output
+    assert 'torch_profiler' in output
+    assert 'open' not in {entry.status for entry in entries(Path('runs'))}
+
+
+def test_a_run_that_fails_shows_its_error_and_then_what_it_left() -> None:
+    Path('mine.py').write_text(
+        'from composer_memprof.examples.byte_gpt import ByteGPT\n'
+        'class Fails(ByteGPT):\n'
+        '    calls = 0\n'
+        '    def forward(self, batch):\n'
+        '        Fails.calls += 1\n'
+        '        if Fails.calls > 5: raise RuntimeError("out of memory, say")\n'
+        '        return super().forward(batch)\n'
+    )
+    run = command('train', QUICKSTART, *SMALL, 'model.name=mine.Fails', 'callbacks={memprof_host_rss: {}}')
+    assert run.returncode == 1
+    assert 'RuntimeError: out of memory, say' in run.stderr
+    assert 'host_rss.jsonl' in run.stdout
 
 
 def test_the_table_fits_a_narrow_terminal() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +218,26 @@ def test_the_recorder_works_without_a_trainer(tmp_path: Path) -> None:
     assert recorder.result is not None
     export_trace(recorder.result, tmp_path / 'trace.json')
     assert 'aten::ones' in {event.get('name') for event in trace_events(tmp_path / 'trace.json')}
+
+
+def test_a_result_is_gone_with_its_last_reader_without_a_garbage_collection() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with KinetoRecorder() as recorder:
+            torch.ones(3) + 1
+        assert recorder.result is not None
+        gone = weakref.ref(recorder.result.profile)
+        recorder.result = None
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_trace_does_not_tell_where_it_was_written_to() -> None:
+    with KinetoRecorder() as recorder:
+        torch.ones(3) + 1
+    assert recorder.result is not None
+    export_trace(recorder.result, Path('private.json'))
+    assert 'private' not in Path('private.json').read_text()
+    assert json.loads(Path('private.json').read_text())['traceEvents']

@@ -17,7 +17,7 @@ from composer.core import Timestamp
 from composer.utils import dist
 
 from composer_memprof.artifacts.numbering import before_suffix, counted
-from composer_memprof.words import nearest
+from composer_memprof.words import allowed_are
 
 RUN_VARIABLES = ('run_name', 'rank', 'local_rank', 'world_size', 'local_world_size', 'node_rank')
 TIME_VARIABLES = (
@@ -47,10 +47,7 @@ def check_template(template: object, parameter: str, allowed: Sequence[str]) -> 
         raise ValueError(f'{parameter}={text!r} is no format string: {error}') from error
     for field, spec in fields:
         if field not in allowed or '{' in spec:
-            raise ValueError(
-                f'{parameter}={text!r}: {{{field}}} is unknown; allowed are {", ".join(allowed)}'
-                f'{nearest(field, allowed)}'
-            )
+            raise ValueError(f'{parameter}={text!r}: {{{field}}} is unknown; {allowed_are(allowed, field)}')
     try:
         text.format(**_SAMPLES)
     except (ValueError, KeyError, IndexError) as error:

@@ -16,7 +16,7 @@ import tenacity
 
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.numbering import before_suffix, counted
-from composer_memprof.words import nearest
+from composer_memprof.words import allowed_are
 
 _SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
 #: The extra of this package that brings a scheme's filesystem.
@@ -58,9 +58,7 @@ def check_scheme(name: str, parameter: str) -> None:
             "fsspec's config or storage_options"
         )
     if scheme not in known:
-        raise ValueError(
-            f'{parameter}={name!r}: {scheme}:// is unknown; allowed are {", ".join(known)}{nearest(scheme, known)}'
-        )
+        raise ValueError(f'{parameter}={name!r}: {scheme}:// is unknown; {allowed_are(known, scheme)}')
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:

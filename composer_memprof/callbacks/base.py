@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Optional, Union
 
-from composer.core import Callback, Event, State
+from composer.core import Callback, Event, State, TimeUnit
 from composer.loggers import Logger
 from composer.utils import dist
 
@@ -45,9 +45,11 @@ from composer_memprof.schedule import (
     TrainClock,
     Windows,
     check_units,
+    first_common_batch,
     parse_ranks,
     parse_schedule,
     parse_stages,
+    window,
 )
 from composer_memprof.signals import uninterrupted
 from composer_memprof.words import warn
@@ -176,6 +178,7 @@ class ProfilingCallback(Callback):
         self._missing_window = False
         self._stepped_aside = False
         self._warned_of_clash = False
+        self._warned_of_length = False
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
@@ -290,6 +293,7 @@ class ProfilingCallback(Callback):
         del logger  # unused
         if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
             self._windows['train'] = Windows(self.when.schedule, TrainClock(state), state)
+            self._warn_if_too_short(state)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -367,7 +371,10 @@ class ProfilingCallback(Callback):
     def _before_batch(self, stage: str, state: State) -> None:
         start_writing()
         windows = self._windows.get(stage)
-        if windows is None or self._stepped_aside:
+        if windows is None:
+            return
+        if self._stepped_aside:
+            self._cool_down()
             return
         phase = windows.before_batch()
         if self._recording is not None:
@@ -506,14 +513,35 @@ class ProfilingCallback(Callback):
             _quietly(self._cancel)
         sessions.release(self.session)
 
+    def _warn_if_too_short(self, state: State) -> None:
+        """Say now, where it can be known, that training will end before the first window."""
+        first = first_common_batch(self.when.schedule, window('1ba', every='1ba'), [dist.get_global_rank()])
+        left = _batches_left(state)
+        if first is not None and left is not None and 0 < left <= first:
+            self._warned_of_length = True
+            warn(
+                f'{type(self).__name__} will record nothing: its first window comes after {first} batches of {left}; make skip shorter'
+            )
+
     def _warn_of_unfinished(self, state: State, *, inside: bool) -> None:
-        if self._stepped_aside or not self.when.schedule.ends_by_itself:
+        if self._stepped_aside or self._warned_of_length or not self.when.schedule.ends_by_itself:
             return
         name, batch = type(self).__name__, state.timestamp.batch.value
         if inside:
             warn(f'the run ended at batch {batch} inside a window of {name}; what was recorded is saved')
         else:
             warn(f'the run ended at batch {batch} before the first window of {name}; make skip or the window shorter')
+
+
+def _batches_left(state: State) -> Optional[int]:
+    """From here to the end of training, where that is known in batches."""
+    end, length = state.max_duration, state.dataloader_len
+    done = state.timestamp.batch.value
+    if end is None or end.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
+        return None
+    if end.unit == TimeUnit.BATCH:
+        return int(end.value) - done
+    return None if length is None else int(end.value * length.value) - done
 
 
 def _quietly(action: Callable[[], None]) -> None:

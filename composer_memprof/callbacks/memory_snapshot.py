@@ -17,7 +17,6 @@ from composer_memprof.recorders import cpu_allocations
 from composer_memprof.recorders.allocator_history import AllocatorHistory, Context, Stacks
 from composer_memprof.recorders.snapshots import has_events, write_pickle, write_trace_plot
 from composer_memprof.schedule import ScheduleInput, window
-from composer_memprof.words import warn
 
 _DEFAULT_WINDOW = (1, '3ba')
 
@@ -78,10 +77,15 @@ class MemorySnapshot(ProfilingCallback):
         context: Context = 'all',
         close_timeout: float = 20.0,
     ) -> None:
-        if schedule is not None and (skip_batches, interval) != _DEFAULT_WINDOW:
-            raise ValueError(
-                f'schedule and skip_batches={skip_batches!r}, interval={interval!r} both say when; give one of them'
+        given = [
+            f'{name}={value!r}'
+            for (name, value), default in zip(
+                {'skip_batches': skip_batches, 'interval': interval}.items(), _DEFAULT_WINDOW
             )
+            if value != default
+        ]
+        if schedule is not None and given:
+            raise ValueError(f'schedule and {", ".join(given)} both say when; give one of them')
         for name, value, allowed in (
             ('stacks', stacks, ('python', 'all')),
             ('context', context, ('all', 'alloc', 'state')),
@@ -113,10 +117,6 @@ class MemorySnapshot(ProfilingCallback):
             return
         self.resources = frozenset({sessions.KINETO, sessions.PYTHON_STACKS})
         self.kineto = sessions.kineto_for(self, state, cpu_allocations.PROFILE_ARGUMENTS)
-        warn(
-            "MemorySnapshot records on the CPU: torch's profiler gives the allocations and their stacks, in the form "
-            'of a CUDA snapshot, without what was allocated before the window'
-        )
 
     def _prepare(self, state: State) -> None:
         del state  # unused

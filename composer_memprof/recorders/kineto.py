@@ -8,6 +8,8 @@ export_trace(recorder.result, Path('rank0.pt.trace.json'))
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any, Optional
 import torch
 from torch.profiler import ProfilerActivity
 
-from composer_memprof.words import nearest
+from composer_memprof.words import allowed_are
 
 #: Arguments of torch.profiler.profile that say when and whereto, which is not a recorder's to know.
 _NOT_OURS = ('self', 'schedule', 'on_trace_ready')
@@ -42,8 +44,7 @@ def check_profile_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name in checked:
         if name not in allowed:
             raise ValueError(
-                f'{name}={checked[name]!r} is unknown; torch.profiler.profile takes {", ".join(allowed)}'
-                f'{nearest(name, allowed)}'
+                f'{name}={checked[name]!r} is unknown to torch.profiler.profile; {allowed_are(allowed, name)}'
             )
     if checked.get('activities') is not None:
         if isinstance(checked['activities'], (str, ProfilerActivity)):
@@ -154,6 +155,7 @@ class KinetoRecorder:
         if id(reader) not in self._unread:
             assert self._profile is not None and self._started, 'stopped without a start'
             self._profile.stop_trace()
+            _break_cycle(self._profile)
             result = KinetoResult(self._profile, self.arguments)
             self._unread = dict.fromkeys(self._readers, result)
             self._let_go()
@@ -166,6 +168,7 @@ class KinetoRecorder:
             if not self._started:  # torch can take back a prepared session only by running it
                 self._profile.start_trace()
             self._profile.stop_trace()
+            _break_cycle(self._profile)
             self._let_go()
 
     def _let_go(self) -> None:
@@ -183,6 +186,14 @@ class KinetoRecorder:
         self.result = self.stop()
 
 
+def _break_cycle(profile: torch.profiler.profile) -> None:
+    """Let the events, hundreds of MB, go with the last who reads them, and not with some later garbage collection.
+
+    The schedule's actions, of no use any more, are methods that hold their object (private in torch; 2.6 to 2.7).
+    """
+    getattr(profile, 'action_map', {}).clear()
+
+
 def _available_activities() -> list[ProfilerActivity]:
     """What torch can record on this machine; a CUDA build without a device would warn of it at every window."""
     activities = torch.profiler.supported_activities()
@@ -194,6 +205,18 @@ def _available_activities() -> list[ProfilerActivity]:
 def export_trace(result: KinetoResult, path: Path) -> None:
     """Write a Chrome trace, which TensorBoard, Perfetto and chrome://tracing read."""
     result.profile.export_chrome_trace(str(path))
+    _forget_path(path)
+
+
+def _forget_path(path: Path) -> None:
+    """torch writes the path that it was given near the trace's end; this one is temporary, and nobody else's to know."""
+    with open(path, 'r+b') as file:
+        start = max(os.path.getsize(path) - 4096, 0)
+        file.seek(start)
+        end = file.read()
+        file.seek(start)
+        file.write(re.sub(rb'"traceName": "[^"]*"', b'"traceName": ""', end))
+        file.truncate()
 
 
 SORT_KEYS = (
