@@ -16,7 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_memprof.analysis.peak import allocated_over_time, peaks
+from composer_memprof.analysis.lifetimes import lifetimes
+from composer_memprof.analysis.peak import peaks
 from composer_memprof.analysis.snapshot_file import SnapshotError, load_snapshot
 from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
@@ -59,7 +60,9 @@ def test_the_peak_is_worked_back_from_what_is_left_at_the_end() -> None:
         )
     )
     snapshot = load_snapshot(path)
-    assert allocated_over_time(snapshot.devices[0]).tolist() == [812, 852, 852, 340, 360, 360, 320]
+    blocks = lifetimes(snapshot.devices[0])
+    assert blocks.allocated().tolist() == [812, 852, 340, 340, 360, 320, 320]
+    assert blocks.active().tolist() == [812, 852, 852, 340, 360, 360, 320]
     (peak,) = peaks(snapshot)
     assert (peak.bytes, peak.event, peak.allocated_before) == (852, 1, 812)
     assert [(holder.bytes, [str(frame) for frame in holder.frames]) for holder in peak.holders] == [
@@ -108,8 +111,7 @@ def test_the_peaks_of_real_gpu_snapshots(name: str, expected: int) -> None:
         pytest.skip('the snapshots are no part of the project')
     (peak,) = peaks(load_snapshot(path))
     assert peak.bytes == expected
-    # Blocks are rounded up, requests are not: what the stacks hold is a little less.
-    assert 0.99 < sum(holder.bytes for holder in peak.holders) / expected <= 1
+    assert sum(holder.bytes for holder in peak.holders) == expected
 
 
 def test_a_snapshot_of_this_cpu_names_the_line_that_allocated() -> None:

@@ -8,7 +8,8 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.snapshot_file import ALLOC, FREE_COMPLETED, DeviceHistory, Frame, Snapshot, Stack
+from composer_memprof.analysis.lifetimes import lifetimes
+from composer_memprof.analysis.snapshot import DeviceHistory, Frame, Snapshot, Stack
 
 #: Packages that call the user's code, or are called by all of it.
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
@@ -50,24 +51,18 @@ def peaks(snapshot: Snapshot) -> list[Peak]:
 
 
 def allocated_over_time(history: DeviceHistory) -> np.ndarray:
-    """Bytes allocated before the first event and after each: int64, one more than there are events.
-
-    Worked back from what is left at the end, since a history may have lost its beginning.
-    """
-    change = np.where(history.action == ALLOC, history.size, 0) - np.where(
-        history.action == FREE_COMPLETED, history.size, 0
-    )
-    at_end = sum(block.size for block in history.blocks)
-    return at_end - change.sum() + np.concatenate([[0], np.cumsum(change)])
+    """Bytes allocated before the first event and after each: int64, one more than there are events."""
+    return lifetimes(history).allocated()
 
 
 def _peak(history: DeviceHistory, stacks: Sequence[Stack]) -> Peak:
-    allocated = allocated_over_time(history)
+    blocks = lifetimes(history)
+    allocated = blocks.allocated()
     count = int(allocated.argmax())  # events up to the peak
     times = history.time_us
-    live, unseen = _live_after(history, count)
+    live = blocks.allocated_after(count)
     by_frames: dict[Stack, list[int]] = {}
-    for size, stack in live:
+    for size, stack in zip(blocks.size[live].tolist(), blocks.stack[live].tolist()):
         by_frames.setdefault(_own_frames(stacks[stack]), []).append(size)
     holders = [Holder(sum(sizes), len(sizes), list(frames)) for frames, sizes in by_frames.items()]
     return Peak(
@@ -76,34 +71,10 @@ def _peak(history: DeviceHistory, stacks: Sequence[Stack]) -> Peak:
         event=count,
         events=len(history.action),
         time_us=int(times[count - 1] - times[0]) if count and times[0] >= 0 else None,
-        allocated_before=unseen,
+        allocated_before=int(blocks.size[live][blocks.start[live] < 0].sum()),
         reserved_at_end=history.reserved,
         holders=sorted(holders, key=lambda holder: -holder.bytes),
     )
-
-
-def _live_after(history: DeviceHistory, count: int) -> tuple[list[tuple[int, int]], int]:
-    """The blocks (size, stack) that are allocated after ``count`` events, and the bytes of those allocated before all."""
-    live: dict[int, tuple[int, int]] = {}
-    columns = (history.action.tolist(), history.address.tolist(), history.size.tolist(), history.stack.tolist())
-    events = list(zip(*columns))
-    for action, address, size, stack in events[:count]:
-        if action == ALLOC:
-            live[address] = (size, stack)
-        elif action == FREE_COMPLETED:
-            live.pop(address, None)
-    allocated_again: set[int] = {address for action, address, _, _ in events if action == ALLOC}
-    before = [(block.size, block.stack) for block in history.blocks if block.address not in allocated_again]
-    # What was there before, and is not at the end, is known from its release alone, and so without a stack.
-    born: set[int] = set()
-    for position, (action, address, size, _) in enumerate(events):
-        if action == ALLOC:
-            born.add(address)
-        elif action == FREE_COMPLETED and address not in born:
-            born.add(address)
-            if position >= count:
-                before.append((size, 0))
-    return [*live.values(), *before], sum(size for size, _ in before)
 
 
 def _own_frames(stack: Stack) -> Stack:
