@@ -45,7 +45,7 @@ def load_plain(path: Path) -> Any:
         most = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if zipped else size
         try:
             file: IO[bytes] = io.BufferedReader(_Unzipped(raw, most), 1 << 20) if zipped else raw  # type: ignore[assignment]
-            with _no_collection(), _memory_limit(most * _OBJECTS_PER_BYTE + _MEMORY_ALWAYS_ALLOWED):
+            with _memory_limit(most * _OBJECTS_PER_BYTE + _MEMORY_ALWAYS_ALLOWED):
                 return _PlainUnpickler(file).load()
         except SnapshotError:
             raise
@@ -85,8 +85,8 @@ class _Unzipped(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Plain values make no cycles worth looking for, and the collector looks often while millions are made."""
+def no_collection() -> Iterator[None]:
+    """Plain values make no cycles worth looking for, and the collector looks often where there are millions."""
     was_on = gc.isenabled()
     gc.disable()
     try:

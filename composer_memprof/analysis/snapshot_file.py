@@ -22,9 +22,13 @@ from composer_memprof.analysis.columns import (
     whole,
     whole_numbers,
 )
-from composer_memprof.analysis.plain_pickle import SnapshotError, load_plain
+from composer_memprof.analysis.plain_pickle import SnapshotError, load_plain, no_collection
 from composer_memprof.analysis.snapshot import (
     ACTIONS,
+    ALLOC,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    OOM,
     TENSOR_CATEGORIES,
     Blocks,
     DeviceHistory,
@@ -70,8 +74,8 @@ def load_snapshot(path: Path) -> Snapshot:
         OSError: if it can't be read.
     """
     try:
-        content = [load_plain(path)]
-        return _read(content)
+        with no_collection():
+            return _read([load_plain(path)])
     except SnapshotError as error:
         raise SnapshotError(f'{path} is no memory snapshot: {error}') from None
     except MemoryError:
@@ -91,10 +95,9 @@ class _Stacks:
         """The index of each list of frames. The lists have to stay alive while others are read: they count by id."""
         if not set(map(type, lists)) <= {list}:
             raise SnapshotError('a stack is no list of frames')
-        ids = np.fromiter(map(id, lists), np.int64, len(lists))
-        _, first, which = np.unique(ids, return_index=True, return_inverse=True)
-        index = np.fromiter((self._index(lists[place]) for place in first.tolist()), np.int32, len(first))
-        return index[which] if len(index) else index
+        by_id = {id(frames): frames for frames in lists}
+        index = {key: self._index(frames) for key, frames in by_id.items()}
+        return np.fromiter(map(index.__getitem__, map(id, lists)), np.int32, len(lists))
 
     def _index(self, frames: list[Any]) -> int:
         key = tuple(map(id, frames))
@@ -188,8 +191,8 @@ def _events(trace: list[dict[str, Any]], stacks: _Stacks, modules: _Names) -> di
         unknown = next(name for name in actions if type(name) is not str or name not in _CODES)
         raise SnapshotError(f'its history has an unknown action {shown(unknown)}') from None
     del actions
-    addresses = values_of(trace, 'addr')
-    if None in addresses:  # an oom has the device's free bytes in its place
+    addresses = values_of(trace, 'addr', 0)
+    if OOM in action:  # it has the device's free bytes in the place of an address
         addresses = [event.get('addr', event.get('device_free', 0)) for event in trace]
     columns: dict[str, np.ndarray] = {
         'action': action,
