@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -136,7 +137,9 @@ def _refusing_in_one_line() -> Iterator[None]:
     from composer_memprof.analysis.snapshot_file import SnapshotError
 
     try:
-        yield
+        # Where memory ends in the middle of a buffer, Python itself writes a second line.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     except OSError as error:
         _say(f'{str(error.filename or "the file")!r} can not be read: {error.strerror or error}')
         raise typer.Exit(2) from None
