@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import random
+from typing import Any
 
 from tests.snapshots import FRAME, TORCH, event, freed, plain, segment
 
@@ -27,7 +28,16 @@ _PIECES = [
 ]
 
 
-def a_whole_snapshot(protocol: int = 4) -> bytes:
+#: Values that a field of a snapshot can not have, or hardly.
+_VALUES: list[Any] = [
+    *(None, True, -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 2**9999, 0.5, float('nan')),
+    *('', 'alloc', 'free_completed', 'segment_unmap', 'forward', 'x' * 1000, '\ud800', '\x1b[2J', b'x'),
+    *((), [], {}, [[]], [None], {'x': 1}, [[0, 0, 'forward']], (0, 0)),
+]
+
+
+def the_content() -> dict[str, Any]:
+    """A small snapshot with everything in it."""
     frames = [FRAME, TORCH]
     events = [event('alloc', 64 * i, 8 + i, frames, i) for i in range(20)]
     events += [*freed(640, 18, time=20), event('segment_alloc', 4096, 512, time=21), event('oom', 0, 7, time=22)]
@@ -38,7 +48,39 @@ def a_whole_snapshot(protocol: int = 4) -> bytes:
         'tensors': [[3, 64, 8, 'parameter', 'net.0.weight']],
         'oom': {'requested': 7, 'message': 'out'},
     }
-    return pickle.dumps(plain(*events, segments=[segment((64, 9), (128, 10))], **ours), protocol=protocol)
+    return plain(*events, segments=[segment((64, 9), (128, 10))], **ours)
+
+
+def a_whole_snapshot(protocol: int = 4) -> bytes:
+    return pickle.dumps(the_content(), protocol=protocol)
+
+
+def mangled(random_: random.Random) -> bytes:
+    """A sound pickle of a snapshot with one to four values replaced, taken out, repeated or exchanged."""
+    content = the_content()
+    for _ in range(random_.randint(1, 4)):
+        where: Any = content
+        while True:
+            inner = [value for value in (where.values() if isinstance(where, dict) else where) if _is_container(value)]
+            if not inner or random_.random() < 0.25:
+                break
+            where = random_.choice(inner)
+        keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+        kind, key = random_.randrange(4), random_.choice(keys)
+        if kind == 0:
+            del where[key]
+        elif kind == 1 and isinstance(where, list):
+            where.insert(random_.choice(keys), where[key])
+        elif kind == 2:
+            other = random_.choice(keys)
+            where[key], where[other] = where[other], where[key]
+        else:
+            where[key] = random_.choice(_VALUES)
+    return pickle.dumps(content, protocol=4)
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (list, dict)) and len(value) > 0
 
 
 def damaged(content: bytes, random_: random.Random) -> bytes:

@@ -21,7 +21,7 @@ import pytest
 from composer_memprof.analysis.answer import answer_of
 from composer_memprof.analysis.snapshot_file import SnapshotError, load_snapshot
 from tests.conftest import child_environment
-from tests.damage import a_whole_snapshot, damaged
+from tests.damage import a_whole_snapshot, damaged, mangled
 from tests.snapshots import FRAME, event, plain, saved, segment
 
 
@@ -110,7 +110,7 @@ def test_two_thousand_damaged_snapshots_are_read_whole_or_refused() -> None:
     wholes = [a_whole_snapshot(protocol) for protocol in (2, 4)]
     read = 0
     for number in range(2000):
-        path.write_bytes(damaged(wholes[number % 2], random_))
+        path.write_bytes(mangled(random_) if number % 3 == 0 else damaged(wholes[number % 2], random_))
         try:
             snapshot = load_snapshot(path)
         except SnapshotError as error:
