@@ -66,6 +66,8 @@ def mangled(random_: random.Random) -> bytes:
                 break
             where = random_.choice(inner)
         keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+        if not keys:
+            break
         kind, key = random_.randrange(4), random_.choice(keys)
         if kind == 0:
             del where[key]

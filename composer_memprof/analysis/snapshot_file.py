@@ -57,6 +57,7 @@ __all__ = [
     'Stack',
     'Tensors',
     'load_snapshot',
+    'read_snapshot',
 ]
 
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
@@ -64,6 +65,8 @@ _CODES = {action: code for code, action in enumerate(ACTIONS)}
 _AWAITING = {'active_allocated': False, 'active_awaiting_free': True, 'active_pending_free': True}
 _NO_FRAMES: list[Any] = []
 _MOST_DEVICES = 4096
+_MOST_ALIKE = 4
+_PLAIN = {str, int, type(None)}
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -75,7 +78,7 @@ def load_snapshot(path: Path) -> Snapshot:
     """
     try:
         with no_collection():
-            return _read([load_plain(path)])
+            return read_snapshot(load_plain(path))
     except SnapshotError as error:
         raise SnapshotError(f'{path} is no memory snapshot: {error}') from None
     except MemoryError:
@@ -88,33 +91,54 @@ class _Stacks:
     def __init__(self) -> None:
         self.stacks: list[Stack] = [()]
         self._by_stack: dict[Stack, int] = {(): 0}
-        self._by_frames: dict[tuple[int, ...], int] = {}
         self._frames: dict[int, Frame] = {}
+        # torch writes a list for each event, of frames that it shares: most are told by a few of them, and by being
+        # equal to one that was read. Where too many are alike, all their frames tell.
+        self._alike: dict[tuple[int, ...], list[tuple[list[Any], int]]] = {}
+        self._by_frames: dict[tuple[int, ...], int] = {}
 
     def indices(self, lists: list[Any]) -> np.ndarray:
         """The index of each list of frames. The lists have to stay alive while others are read: they count by id."""
         if not set(map(type, lists)) <= {list}:
             raise SnapshotError('a stack is no list of frames')
-        by_id = {id(frames): frames for frames in lists}
-        index = {key: self._index(frames) for key, frames in by_id.items()}
+        index: dict[int, Any] = {id(frames): frames for frames in lists}
+        for key, frames in index.items():
+            index[key] = self._index(frames)
         return np.fromiter(map(index.__getitem__, map(id, lists)), np.int32, len(lists))
 
     def _index(self, frames: list[Any]) -> int:
+        if not frames:
+            return 0
+        count = len(frames)
+        few = (count, id(frames[0]), id(frames[count // 2]), id(frames[-1]))
+        alike = self._alike.get(few)
+        if alike is None:
+            alike = self._alike[few] = []
+        for known, index in alike:
+            if known == frames:
+                return index
+        if len(alike) < _MOST_ALIKE:
+            index = self._new(frames)
+            alike.append((frames, index))
+            return index
         key = tuple(map(id, frames))
-        index = self._by_frames.get(key)
-        if index is None:
-            stack = tuple(map(self._frame, frames))
-            index = self._by_stack.setdefault(stack, len(self.stacks))
-            if index == len(self.stacks):
-                self.stacks.append(stack)
-            self._by_frames[key] = index
+        found = self._by_frames.get(key)
+        if found is None:
+            found = self._by_frames[key] = self._new(frames)
+        return found
+
+    def _new(self, frames: list[Any]) -> int:
+        stack = tuple(map(self._frame, frames))
+        index = self._by_stack.setdefault(stack, len(self.stacks))
+        if index == len(self.stacks):
+            self.stacks.append(stack)
         return index
 
     def _frame(self, frame: Any) -> Frame:
         known = self._frames.get(id(frame))
         if known is None:
-            if type(frame) is not dict:
-                raise SnapshotError('a frame is no mapping')
+            if type(frame) is not dict or not set(map(type, frame.values())) <= _PLAIN:
+                raise SnapshotError('a frame is no mapping of text and numbers')
             filename, name = texts((frame.get('filename', '?'), frame.get('name', '?')), 'frames')
             known = self._frames[id(frame)] = Frame(filename, whole(frame, 'line', 0, smallest=-1), name)
         return known
@@ -138,9 +162,12 @@ class _Names:
         raise SnapshotError(f'{shown(name)} is no name of a module')
 
 
-def _read(content: list[Any]) -> Snapshot:
-    """``content`` holds the pickle's object, and is emptied: its dicts are let go as soon as they are read."""
-    snapshot = content.pop()
+def read_snapshot(snapshot: Any) -> Snapshot:
+    """Turn what a pickle held, or ``torch.cuda.memory._snapshot()`` gave, into columns.
+
+    Raises:
+        SnapshotError: if it is not a whole snapshot.
+    """
     if type(snapshot) is not dict:
         raise SnapshotError(f'it holds {shown(snapshot)}')
     traces, segments = snapshot.get('device_traces'), snapshot.get('segments')

@@ -97,8 +97,8 @@ def _idle(device: DeviceAnswer) -> Iterator[RenderableType]:
     if lost.growing:
         yield _indented(Text('What made the allocator ask the device for more:'))
     for growing in lost.growing[:_GROWING]:
-        text = f'{human_bytes(growing.bytes)} in {_count(growing.times, "segment")}'
-        yield _indented(Text(f'{text}, while up to {human_bytes(growing.idle)} lay idle'))
+        idle = f', while up to {human_bytes(growing.idle)} lay idle' if growing.idle else ''
+        yield _indented(Text(f'{human_bytes(growing.bytes)} in {_count(growing.times, "segment")}{idle}'))
         yield _frames(growing.frames, growing.folded)
     yield Text()
 
@@ -115,11 +115,11 @@ def _rounding(device: DeviceAnswer) -> Iterator[RenderableType]:
 def _growth(device: DeviceAnswer) -> Iterator[RenderableType]:
     growth = device.growth
     if growth.steady is not None:
-        batches = f'batches {growth.batches[0]} to {growth.batches[-1]}'
+        batches = f'with every batch from {growth.batches[0]} to {growth.batches[-1]}'
         if growth.steady:
-            yield Text(f'Steady: nothing grew in each of {batches}')
+            yield Text(f'Steady: nothing grew {batches}')
         else:
-            yield Text(f'Growing in each of {batches}', style='bold')
+            yield Text(f'Growing {batches}', style='bold')
         for place in growth.growing[:_GROWING]:
             size = f'{human_bytes(place.per_batch)} a batch, to {human_bytes(place.at_end[-1])}'
             yield _indented(Text(size))
