@@ -80,9 +80,9 @@ def load_snapshot(path: Path) -> Snapshot:
         with no_collection():
             return read_snapshot(load_plain(path))
     except SnapshotError as error:
-        raise SnapshotError(f'{path} is no memory snapshot: {error}') from None
+        raise SnapshotError(f'{printable(str(path))} is no memory snapshot: {error}') from None
     except MemoryError:
-        raise SnapshotError(f'{path} needs more memory than there is') from None
+        raise SnapshotError(f'{printable(str(path))} needs more memory than there is') from None
 
 
 class _Stacks:

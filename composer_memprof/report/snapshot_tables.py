@@ -78,6 +78,7 @@ def _device(device: DeviceAnswer) -> Iterator[RenderableType]:
         yield from _rest('modules', [module.bytes for module in peak.modules[_MODULES:]])
         yield Text()
     yield from _idle(device)
+    yield from _pools(device)
     yield from _rounding(device)
     yield from _growth(device)
 
@@ -100,6 +101,18 @@ def _idle(device: DeviceAnswer) -> Iterator[RenderableType]:
         idle = f', while up to {human_bytes(growing.idle)} lay idle' if growing.idle else ''
         yield _indented(Text(f'{human_bytes(growing.bytes)} in {_count(growing.times, "segment")}{idle}'))
         yield _frames(growing.frames, growing.folded)
+    yield Text()
+
+
+def _pools(device: DeviceAnswer) -> Iterator[RenderableType]:
+    """Where there are others than the allocator's own two on one stream: they do not lend memory to each other."""
+    if all(pool.pool in ('', 'small', 'large') and pool.stream == device.pools[0].stream for pool in device.pools):
+        return
+    yield Text('Reserved at the end, by pool and stream', style='bold')
+    for pool in device.pools[:_MODULES]:
+        what = f'{pool.pool or "pool"} on stream {pool.stream}, {_count(pool.segments, "segment")}'
+        yield _indented(_sized(pool.reserved, device.reserved_at_end or 0, what))
+    yield from _rest('pools', [pool.reserved for pool in device.pools[_MODULES:]])
     yield Text()
 
 
@@ -154,14 +167,15 @@ def _oom(oom: OutOfMemoryEvent) -> RenderableType:
 def _holders(holders: Sequence[Holder], whole: int, most: int = _STACKS) -> Iterator[RenderableType]:
     most = min(most, max(sum(holder.bytes >= _SMALL * whole for holder in holders), 1))
     for holder in holders[:most]:
-        yield _indented(_sized(holder.bytes, whole, f'{_words(holder.category)}, {_count(holder.blocks, "block")}'))
-        missing = 'allocated before the recording began' if holder.before else _NO_STACK
-        yield _frames(holder.frames, holder.folded, missing)
+        before = ', made earlier' if holder.before else ''
+        what = f'{_words(holder.category)}, {_count(holder.blocks, "block")}{before}'
+        yield _indented(_sized(holder.bytes, whole, what))
+        yield _frames(holder.frames, holder.folded)
     yield from _rest('places', [holder.bytes for holder in holders[most:]])
 
 
-def _frames(frames: Sequence[Frame], folded: int, missing: str = _NO_STACK) -> RenderableType:
-    lines = [_frame(frame) for frame in frames[:_FRAMES]] or [missing]
+def _frames(frames: Sequence[Frame], folded: int) -> RenderableType:
+    lines = [_frame(frame) for frame in frames[:_FRAMES]] or [_NO_STACK]
     folded += len(frames[_FRAMES:])
     if folded:
         lines.append(f'… {_count(folded, "frame")}, of torch or further out')
