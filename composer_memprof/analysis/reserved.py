@@ -113,13 +113,14 @@ def fragmentation(
 def pools(history: DeviceHistory) -> list[Pool]:
     """The segments at the end, by pool and stream, the largest first."""
     segments = history.segments
-    found = []
-    for code, name in enumerate(segments.pools):
-        for stream in np.unique(segments.stream[segments.pool == code]).tolist():
-            here = (segments.pool == code) & (segments.stream == stream)
-            columns = (segments.total_size, segments.allocated, segments.active)
-            found.append(Pool(name, stream, int(here.sum()), *(int(column[here].sum()) for column in columns)))
-    return sorted(found, key=lambda pool: -pool.reserved)
+    sums: dict[tuple[int, int], list[int]] = {}
+    columns = (segments.pool, segments.stream, segments.total_size, segments.allocated, segments.active)
+    for pool, stream, *sizes in zip(*(column.tolist() for column in columns)):
+        found = sums.setdefault((pool, stream), [0, 0, 0, 0])
+        for place, more in enumerate((1, *sizes)):
+            found[place] += more
+    made = [Pool(segments.pools[pool], stream, *found) for (pool, stream), found in sums.items()]
+    return sorted(made, key=lambda pool: -pool.reserved)
 
 
 def _layout(

@@ -243,7 +243,8 @@ def _distinct(names: list[Any]) -> set[Any]:
 def _segments(rows: list[dict[str, Any]], stacks: _Stacks) -> tuple[Blocks, Segments]:
     blocks: list[tuple[int, int, int, bool]] = []
     frames: list[Any] = []
-    pools, codes = [], []
+    pools: dict[str, int] = {}
+    codes = []
     for segment in rows:
         address = whole(segment, 'address')
         for block in mappings(segment.get('blocks'), 'block'):
@@ -254,10 +255,7 @@ def _segments(rows: list[dict[str, Any]], stacks: _Stacks) -> tuple[Blocks, Segm
             if type(state) is str and state in _AWAITING:
                 blocks.append((place, size, whole(block, 'requested_size', size), _AWAITING[state]))
                 frames.append(_frames_of(block))
-        pool = _pool(segment)
-        if pool not in pools:
-            pools.append(pool)
-        codes.append(pools.index(pool))
+        codes.append(pools.setdefault(_pool(segment), len(pools)))
     columns = [list(column) for column in zip(*blocks)] if blocks else [[], [], [], []]
     return Blocks(
         address=whole_numbers(columns[0], 'address').astype(np.uint64),
@@ -273,7 +271,7 @@ def _segments(rows: list[dict[str, Any]], stacks: _Stacks) -> tuple[Blocks, Segm
         stream=whole_numbers([row.get('stream', 0) for row in rows], 'stream', smallest=-(2**63)),
         pool=np.array(codes, dtype=np.int32),
         expandable=np.array([row.get('is_expandable') is True for row in rows], dtype=bool),
-        pools=pools,
+        pools=list(pools),
     )
 
 
