@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
 import numpy as np
 
 from composer_memprof.recorders.kineto import MemoryTimeline
+from composer_memprof.report.pages import PAGES
 from composer_memprof.words import human_bytes
 
 _WIDTH, _HEIGHT = 1000, 380
@@ -23,14 +23,11 @@ _COLORS = {
     'autograd_detail': '#a87c9f',
     'unknown': '#a0a0a0',
 }
-_PAGES = jinja2.Environment(
-    loader=jinja2.PackageLoader('composer_memprof', 'report'), autoescape=True, trim_blocks=True, lstrip_blocks=True
-)
 
 
 def write_memory_timeline(timeline: MemoryTimeline, path: Path) -> None:
     """Write the page of ``timeline`` to ``path``."""
-    page = _PAGES.get_template('memory_timeline.html.j2').render(
+    page = PAGES.get_template('memory_timeline.html.j2').render(
         device=timeline.device,
         width=_WIDTH,
         height=_HEIGHT,

@@ -1,0 +1,189 @@
+"""Every block's life and the total over time, cut down to what a picture can hold: the largest blocks one by one.
+
+A *moment* is the state after so many events: moment 0 is before the first, moment ``n`` after the last of ``n``.
+A block lives from moment ``born`` up to, and without, moment ``died``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from composer_memprof.analysis.lifetimes import Lifetimes, lifetimes
+from composer_memprof.analysis.frames import own_frames
+from composer_memprof.analysis.snapshot import (
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+    DeviceHistory,
+    Stack,
+)
+
+#: ``died`` is one past the last moment where the block is still allocated at the end, ``born`` is 0 where it was
+#: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot.
+LIFE = np.dtype([('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('address', 'u8'), ('stack', 'i4'), ('module', 'i4')])
+
+#: Spans of the history that keep the moments of their largest and smallest total.
+_SPANS = 4000
+#: Pieces of code whose smaller blocks have a curve of their own; those that held most at the peak.
+_CURVES = 24
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Stacks put together by the user's own frames. ``of_stack``: int32, for each stack an index into ``frames``."""
+
+    frames: list[Stack]
+    of_stack: np.ndarray
+
+
+@dataclass(frozen=True)
+class SmallerBlocks:
+    """Blocks that are not drawn one by one, summed by the code that asked for them.
+
+    Args:
+        blocks (int): how many there are.
+        largest (int): bytes of the largest among them; 0 where there is none.
+        moments (ndarray): int64; where the sums are known, ascending, from the first moment to the last.
+        codes (ndarray): int32; the codes that have a curve, the largest at the peak first.
+        sizes (ndarray): int64, a row for each of ``codes`` and a last one for all else, a column for each moment.
+    """
+
+    blocks: int
+    largest: int
+    moments: np.ndarray
+    codes: np.ndarray
+    sizes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One device's memory over time. At each of ``smaller.moments`` the blocks drawn exactly and the sums of the
+    smaller ones come to ``total``.
+
+    Args:
+        device (int): its index.
+        total (ndarray): int64, bytes allocated at each moment.
+        reserved (ndarray): int64, bytes in segments at each moment; None where the history does not tell.
+        time_us (ndarray): int64, at each moment since the first event; None where the format has no times.
+        peak (int): the first moment at which the total is largest.
+        blocks (ndarray): of ``LIFE``, the largest ones, by ``born``.
+        smaller (SmallerBlocks): the rest.
+    """
+
+    device: int
+    total: np.ndarray
+    reserved: Optional[np.ndarray]
+    time_us: Optional[np.ndarray]
+    peak: int
+    blocks: np.ndarray
+    smaller: SmallerBlocks
+
+    @property
+    def events(self) -> int:
+        return len(self.total) - 1
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.total[self.peak])
+
+    def live_blocks(self, moment: int) -> np.ndarray:
+        """The blocks drawn exactly that are allocated at a moment."""
+        return self.blocks[(self.blocks['born'] <= moment) & (moment < self.blocks['died'])]
+
+
+def codes_of(stacks: Sequence[Stack]) -> Codes:
+    """Put stacks with the same own frames together; the first is that of the empty stack."""
+    index: dict[Stack, int] = {}
+    of_stack = [index.setdefault(own_frames(stack), len(index)) for stack in stacks]
+    return Codes(list(index), np.array(of_stack, dtype=np.int32))
+
+
+def timeline_of(history: DeviceHistory) -> Timeline:
+    """One device's timeline with every block drawn exactly."""
+    lives = lifetimes(history)
+    total = lives.allocated()
+    peak = int(total.argmax())
+    rows = _by_birth(lives)
+    moments = extremes(total)
+    return Timeline(
+        device=history.device,
+        total=total,
+        reserved=reserved_over_time(history, int(total[peak])),
+        time_us=np.concatenate([[0], history.time_us - history.time_us[0]]) if history.has_times else None,
+        peak=peak,
+        blocks=rows,
+        smaller=SmallerBlocks(
+            0, 0, moments, np.zeros(0, dtype=np.int32), np.zeros((1, len(moments)), dtype=np.int64)
+        ),
+    )
+
+
+def sum_up_smaller(timeline: Timeline, codes: Codes, most_blocks: int) -> Timeline:
+    """Keep at most ``most_blocks`` exactly, the largest and of these the longest-lived, and sum up all others.
+
+    ``timeline`` has to have every block still.
+    """
+    rows = timeline.blocks
+    rank = np.lexsort((rows['born'].astype(np.int64) - rows['died'], -rows['size']))
+    chosen = np.zeros(len(rows), dtype=bool)
+    chosen[rank[:most_blocks]] = True
+    smaller = _sums(rows[~chosen], codes, timeline.smaller.moments, timeline.peak)
+    return dataclasses.replace(timeline, blocks=rows[chosen], smaller=smaller)
+
+
+def _by_birth(lives: Lifetimes) -> np.ndarray:
+    """As ``LIFE``; those from before the recording, the largest first."""
+    rows = np.zeros(len(lives), dtype=LIFE)
+    rows['born'], rows['died'] = lives.start + 1, lives.freed + 1
+    for name in ('size', 'address', 'stack', 'module'):
+        rows[name] = getattr(lives, name)
+    return rows[np.lexsort((np.where(rows['born'] == 0, -rows['size'], 0), rows['born']))]
+
+
+def reserved_over_time(history: DeviceHistory, peak_bytes: int) -> Optional[np.ndarray]:
+    """Bytes held in segments at each moment, worked back from the end; None where the history can't tell."""
+    grows = np.isin(history.action, (SEGMENT_ALLOC, SEGMENT_MAP))
+    shrinks = np.isin(history.action, (SEGMENT_FREE, SEGMENT_UNMAP))
+    change = np.where(grows, history.size, 0) - np.where(shrinks, history.size, 0)
+    if not change.any() and history.reserved < peak_bytes:
+        return None  # a recorder that sees no segments
+    return history.reserved - change.sum() + np.concatenate([[0], np.cumsum(change)])
+
+
+def _sums(rows: np.ndarray, codes: Codes, moments: np.ndarray, peak: int) -> SmallerBlocks:
+    code = codes.of_stack[rows['stack']]
+    at_peak = np.zeros(len(codes.frames), dtype=np.int64)
+    there = (rows['born'] <= peak) & (peak < rows['died'])
+    np.add.at(at_peak, code[there], rows['size'][there])
+    largest = np.argsort(-at_peak, kind='stable')[:_CURVES]
+    largest = largest[at_peak[largest] > 0]
+    curve = np.full(len(codes.frames), len(largest))
+    curve[largest] = np.arange(len(largest))
+    change = np.zeros((len(largest) + 1, len(moments) + 1), dtype=np.int64)
+    np.add.at(change, (curve[code], np.searchsorted(moments, rows['born'])), rows['size'])
+    np.subtract.at(change, (curve[code], np.searchsorted(moments, rows['died'])), rows['size'])
+    return SmallerBlocks(
+        blocks=len(rows),
+        largest=int(rows['size'].max(initial=0)),
+        moments=moments,
+        codes=largest.astype(np.int32),
+        sizes=np.cumsum(change, axis=1)[:, :-1],
+    )
+
+
+def extremes(values: np.ndarray, spans: int = _SPANS) -> np.ndarray:
+    """Where each span of ``values`` is largest and smallest, ascending, and the first and the last index."""
+    count = len(values)
+    if count <= 2 * spans:
+        return np.arange(count)
+    width = -(-count // spans)
+    padded = np.append(values, np.full(width * spans - count, values[-1])).reshape(spans, width)
+    begin = np.arange(spans) * width
+    found = np.concatenate([[0, count - 1], begin + padded.argmax(axis=1), begin + padded.argmin(axis=1)])
+    return np.unique(np.minimum(found, count - 1))

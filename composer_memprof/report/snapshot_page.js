@@ -1,0 +1,797 @@
+'use strict';
+// What a person does with the page. Text from the snapshot enters it by textContent alone.
+
+const element = (id) => document.getElementById(id);
+const GUTTER = { left: 70, top: 18, axis: 22, strip: 18 };
+const ROWS = 25;
+
+function make(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+class Page {
+  constructor({ header, columns }) {
+    this.header = header;
+    this.columns = columns;
+    this.canvas = element('timeline');
+    this.dark = matchMedia('(prefers-color-scheme: dark)');
+    this.openDevice(0);
+    this.listen();
+  }
+
+  openDevice(number) {
+    this.timeline = new Timeline(this.header, this.columns, number);
+    this.byTime = this.timeline.time !== null;
+    this.chosen = null; // {block}, {key} or {curve}
+    this.moment = this.timeline.peak; // whose blocks are listed
+    this.clicked = null;
+    this.byBlock = false;
+    this.shownRows = ROWS;
+    element('axis').value = this.byTime ? 'time' : 'event';
+    element('axis').options[0].disabled = !this.byTime;
+    document.querySelectorAll('.facts').forEach((facts, index) => (facts.hidden = index !== number));
+    this.offerKeys();
+    this.reset();
+  }
+
+  // -- what blocks are coloured and grouped by ---------------------------------------------------------------------
+
+  offerKeys() {
+    const { timeline, header } = this;
+    const phaseOf = Int32Array.from(timeline.born, (born) => {
+      const phase = born > 0 ? timeline.phaseOf(born) : -1;
+      return phase < 0 ? 0 : 1 + timeline.phases.names[phase];
+    });
+    this.keys = {
+      code: { of: timeline.code, words: (key) => this.codeWords(key) },
+      module: { of: timeline.module, words: (key) => header.modules[key] || 'no module' },
+      kind: { of: timeline.category, words: (key) => header.categories[key] || 'all else: activations, temporaries' },
+      phase: { of: phaseOf, words: (key) => (key ? `allocated in ${header.phases[key - 1]}` : 'allocated before') },
+    };
+    const offered = Object.keys(this.keys).filter((name) => name === 'code' || this.keys[name].of.some((key) => key));
+    element('key').replaceChildren(...offered.map((name) => make('option', { value: name, textContent: name })));
+    this.setKey('code');
+  }
+
+  setKey(name) {
+    this.keyName = name;
+    this.key = this.keys[name];
+    if (this.chosen && this.chosen.block === undefined) this.chosen = null;
+    // The largest at the peak take the colours that are easiest to tell apart.
+    const sizes = new Map(this.groupsAt(this.timeline.peak).map((group) => [group.key, group.bytes]));
+    for (const key of this.key.of) if (!sizes.has(key)) sizes.set(key, 0);
+    const ranked = [...sizes.keys()].filter((key) => key >= 0).sort((one, other) => sizes.get(other) - sizes.get(one));
+    this.rank = new Map(ranked.map((key, rank) => [key, rank]));
+    this.recolour();
+  }
+
+  // Smaller blocks are known by their code alone.
+  keyOfCurve(curve) {
+    const code = this.timeline.curves[curve];
+    return this.keyName === 'code' && code !== undefined ? code : -1;
+  }
+
+  colourOfKey(key) {
+    return key < 0 ? [140, 146, 156] : colourOf(this.rank.get(key) ?? 0);
+  }
+
+  // For each key its colours: as they are, beside what is chosen, and filtered out.
+  recolour() {
+    const ground = this.dark.matches ? [20, 24, 31] : [255, 255, 255];
+    const edge = this.dark.matches ? [0, 0, 0] : [255, 255, 255];
+    const pair = (colour, hatched) => [packed(colour), packed(mixed(colour, edge, 0.45)), hatched];
+    this.paints = new Map();
+    for (const key of [...this.rank.keys(), -1]) {
+      const colour = this.colourOfKey(key);
+      const faint = mixed(colour, ground, 0.72);
+      this.paints.set(key, {
+        plain: pair(colour, false), faint: pair(faint, false),
+        hatched: pair(colour, true), faintHatched: pair(faint, true),
+      });
+    }
+    const grey = mixed([128, 134, 144], ground, 0.75);
+    this.grey = pair(grey, false);
+  }
+
+  isShown(block) {
+    return this.timeline.size[block] >= this.smallest && (!this.found || this.found[this.timeline.stack[block]]);
+  }
+
+  isCurveShown(curve) {
+    const code = this.timeline.curves[curve];
+    return this.smallest === 0 && (!this.found || (code !== undefined && this.foundCodes.has(code)));
+  }
+
+  isChosen(id) {
+    const { chosen } = this;
+    if (chosen.block !== undefined) return chosen.block === id;
+    if (chosen.key !== undefined) return (id >= 0 ? this.key.of[id] : this.keyOfCurve(FIRST_CURVE - id)) === chosen.key;
+    return FIRST_CURVE - id === chosen.curve;
+  }
+
+  painter() {
+    const { chosen } = this;
+    return (id) => {
+      const isCurve = id < 0;
+      if (!(isCurve ? this.isCurveShown(FIRST_CURVE - id) : this.isShown(id))) return this.grey;
+      const paints = this.paints.get(isCurve ? this.keyOfCurve(FIRST_CURVE - id) : this.key.of[id]);
+      const faint = chosen && !this.isChosen(id);
+      if (isCurve) return faint ? paints.faintHatched : paints.hatched;
+      return faint ? paints.faint : paints.plain;
+    };
+  }
+
+  // -- what is in view ---------------------------------------------------------------------------------------------
+
+  reset() {
+    this.axis = new Axis(this.timeline, this.byTime);
+    [this.from, this.to] = [0, this.axis.length];
+    const most = this.timeline.reservedSizes ? this.most(this.timeline.reservedSizes) : 0;
+    this.ceiling = Math.max(this.timeline.total[this.timeline.peak], most, 1) * 1.03;
+    [this.bottom, this.top] = [0, this.ceiling];
+    for (const name of ['smallest', 'find']) {
+      element(name).value = '';
+      element(name).setCustomValidity('');
+    }
+    this.readFilters();
+    this.renew();
+  }
+
+  most(values) {
+    return values.reduce((one, other) => Math.max(one, other), 0);
+  }
+
+  look(from, to) {
+    const least = this.axis.time ? 2 : 4;
+    const width = Math.min(Math.max(to - from, least), this.axis.length);
+    this.from = Math.min(Math.max(from, 0), this.axis.length - width);
+    this.to = this.from + width;
+    this.draw();
+  }
+
+  zoom(factor, at = (this.from + this.to) / 2) {
+    this.look(at - (at - this.from) * factor, at + (this.to - at) * factor);
+  }
+
+  zoomBytes(factor, at) {
+    const height = Math.min((this.top - this.bottom) * factor, this.ceiling);
+    const bottom = at - (at - this.bottom) * factor;
+    this.bottom = Math.min(Math.max(bottom, 0), this.ceiling - height);
+    this.top = this.bottom + Math.max(height, 1024);
+    this.draw();
+  }
+
+  readFilters() {
+    const smallest = bytesIn(element('smallest').value);
+    element('smallest').setCustomValidity(Number.isNaN(smallest) ? 'such as 512 KiB' : '');
+    this.smallest = smallest || 0;
+    const wanted = element('find').value.trim().toLowerCase();
+    this.found = null;
+    if (!wanted) return;
+    const { frames, files, names, stacks } = this.header;
+    const matches = frames.map(([file, , name]) => `${files[file]} ${names[name]}`.toLowerCase().includes(wanted));
+    this.found = stacks.map((stack) => stack.some((frame) => matches[frame]));
+    this.foundCodes = new Set([...this.columns.code_of_stack].filter((_, stack) => this.found[stack]));
+  }
+
+  renew() {
+    this.draw();
+    this.list();
+    this.describe();
+  }
+
+  // -- the picture -------------------------------------------------------------------------------------------------
+
+  draw() {
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = null;
+      this.drawNow();
+    });
+  }
+
+  drawNow() {
+    const { canvas, timeline } = this;
+    const ratio = Math.min(devicePixelRatio || 1, 2);
+    const [wide, high] = [canvas.clientWidth, canvas.clientHeight];
+    const strip = timeline.phases.moments.length ? GUTTER.strip : 0;
+    this.box = { left: GUTTER.left, top: GUTTER.top, width: Math.max(wide - GUTTER.left - 6, 10) };
+    this.box.height = Math.max(high - GUTTER.top - GUTTER.axis - strip, 10);
+    this.ratio = ratio;
+    const [width, height] = [Math.round(this.box.width * ratio), Math.round(this.box.height * ratio)];
+    if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(high * ratio) || !this.image) {
+      [canvas.width, canvas.height] = [Math.round(wide * ratio), Math.round(high * ratio)];
+    }
+    if (!this.image || this.image.width !== width || this.image.height !== height) {
+      this.image = new ImageData(width, height);
+      this.ids = new Int32Array(width * height);
+    }
+    const pixels = new Uint32Array(this.image.data.buffer);
+    this.moments = momentsOfColumns(timeline, this.axis, this.from, this.to, width);
+    paint(timeline, this.moments, this.bottom, this.top, width, height, this.painter(), pixels, this.ids);
+    this.drawOver();
+    this.drawOverview();
+    const unit = this.axis.time ? 1000 : 1;
+    const digits = this.axis.time ? 3 : 0;
+    for (const name of ['from', 'to']) {
+      if (document.activeElement !== element(name)) element(name).value = String(+(this[name] / unit).toFixed(digits));
+    }
+    element('unit').textContent = this.axis.time ? 'ms' : 'events';
+    document.body.dataset.drawn = 'yes';
+  }
+
+  x(place) {
+    return this.box.left + ((place - this.from) / (this.to - this.from)) * this.box.width;
+  }
+
+  y(bytes) {
+    return this.box.top + this.box.height - ((bytes - this.bottom) / (this.top - this.bottom)) * this.box.height;
+  }
+
+  placeAt(x) {
+    return this.from + ((x - this.box.left) / this.box.width) * (this.to - this.from);
+  }
+
+  // What lies over the blocks: axes, the reserved line, the peak, phases, and the range being dragged.
+  drawOver() {
+    const { box } = this;
+    const ink = this.canvas.getContext('2d');
+    const style = getComputedStyle(document.body);
+    const colour = (name) => style.getPropertyValue(`--${name}`);
+    ink.setTransform(1, 0, 0, 1, 0, 0);
+    ink.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    ink.putImageData(this.image, Math.round(box.left * this.ratio), Math.round(box.top * this.ratio));
+    ink.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    ink.font = '11.5px system-ui, sans-serif';
+    this.drawAxes(ink, colour);
+    ink.save();
+    ink.beginPath();
+    ink.rect(box.left, 0, box.width, this.canvas.clientHeight);
+    ink.clip();
+    this.drawReserved(ink, colour);
+    this.drawMark(ink, this.axis.place(this.timeline.peak), `peak ${humanBytes(this.timeline.total[this.timeline.peak])}`, colour('mark'));
+    if (this.clicked !== null) this.drawMark(ink, this.axis.place(this.clicked), '', colour('accent'));
+    this.drawPhases(ink, colour);
+    if (this.drag?.moved) {
+      ink.fillStyle = colour('accent');
+      ink.globalAlpha = 0.22;
+      ink.fillRect(Math.min(this.drag.start, this.drag.end), box.top, Math.abs(this.drag.end - this.drag.start), box.height);
+    }
+    ink.restore();
+  }
+
+  drawAxes(ink, colour) {
+    const { box } = this;
+    ink.fillStyle = colour('soft');
+    ink.strokeStyle = colour('line');
+    ink.textAlign = 'right';
+    ink.textBaseline = 'middle';
+    for (const bytes of byteTicks(this.bottom, this.top, box.height / 55)) {
+      const y = Math.round(this.y(bytes)) + 0.5;
+      ink.globalAlpha = 0.5;
+      ink.beginPath();
+      ink.moveTo(box.left, y);
+      ink.lineTo(box.left + box.width, y);
+      ink.stroke();
+      ink.globalAlpha = 1;
+      ink.fillText(humanBytes(bytes), box.left - 6, y);
+    }
+    ink.textAlign = 'center';
+    ink.textBaseline = 'top';
+    const y = box.top + box.height + (this.timeline.phases.moments.length ? GUTTER.strip : 0);
+    for (const place of ticks(this.from, this.to, box.width / 110)) {
+      const x = Math.min(Math.max(this.x(place), box.left + 8), box.left + box.width - 24);
+      ink.fillText(this.axis.time ? humanTime(place) : humanCount(place), x, y + 6);
+      ink.fillRect(Math.round(this.x(place)), y, 1, 4);
+    }
+    ink.strokeRect(box.left - 0.5, box.top - 0.5, box.width + 1, box.height + 1);
+  }
+
+  drawReserved(ink, colour) {
+    const { reservedMoments: moments, reservedSizes: sizes } = this.timeline;
+    if (!moments) return;
+    ink.strokeStyle = colour('text');
+    ink.lineWidth = 1.3;
+    ink.setLineDash([5, 3]);
+    ink.beginPath();
+    for (let step = 0; step < moments.length; step++) {
+      const x = this.x(this.axis.place(moments[step]));
+      if (step) ink.lineTo(x, this.y(sizes[step - 1]));
+      ink.lineTo(x, this.y(sizes[step]));
+    }
+    ink.lineTo(this.x(this.axis.length), this.y(sizes[sizes.length - 1]));
+    ink.stroke();
+    ink.setLineDash([]);
+    ink.lineWidth = 1;
+    ink.fillStyle = colour('soft');
+    ink.textAlign = 'left';
+    ink.textBaseline = 'bottom';
+    ink.fillText('reserved', this.box.left + 6, this.y(sizes[Math.max(lastAtMost(moments, this.axis.momentAt(this.from)), 0)]) - 3);
+  }
+
+  drawMark(ink, place, words, colour) {
+    const x = this.x(place);
+    if (x < this.box.left - 1 || x > this.box.left + this.box.width + 1) return;
+    ink.strokeStyle = ink.fillStyle = colour;
+    ink.beginPath();
+    ink.moveTo(x, this.box.top);
+    ink.lineTo(x, this.box.top + this.box.height);
+    ink.stroke();
+    if (!words) return;
+    ink.beginPath();
+    ink.moveTo(x - 5, this.box.top - 7);
+    ink.lineTo(x + 5, this.box.top - 7);
+    ink.lineTo(x, this.box.top);
+    ink.fill();
+    const onLeft = x > this.box.left + this.box.width - ink.measureText(words).width - 16;
+    ink.textAlign = onLeft ? 'right' : 'left';
+    ink.textBaseline = 'alphabetic';
+    ink.fillText(words, x + (onLeft ? -9 : 9), this.box.top - 4);
+  }
+
+  drawPhases(ink, colour) {
+    const { phases } = this.timeline;
+    const [y, height] = [this.box.top + this.box.height + 2, GUTTER.strip - 4];
+    const at = (phase) => {
+      if (phase >= phases.moments.length) return this.axis.length;
+      return Math.max(this.axis.time ? phases.times[phase] : phases.moments[phase], 0);
+    };
+    ink.textAlign = 'left';
+    ink.textBaseline = 'middle';
+    for (let phase = 0; phase < phases.moments.length; phase++) {
+      if (at(phase + 1) < this.from || at(phase) > this.to) continue;
+      const begin = Math.max(this.x(at(phase)), this.box.left);
+      const width = Math.min(this.x(at(phase + 1)), this.box.left + this.box.width) - begin;
+      if (width < 0.4) continue;
+      const name = this.header.phases[phases.names[phase]];
+      const [red, green, blue] = phaseColour(name);
+      ink.fillStyle = `rgb(${red} ${green} ${blue} / 55%)`;
+      ink.fillRect(begin, y, Math.max(width - (width > 3 ? 1 : 0), 0.5), height);
+      const words = [`${name} ${phases.batches[phase]}`, name].find((text) => ink.measureText(text).width < width - 6);
+      ink.fillStyle = colour('text');
+      if (words) ink.fillText(words, begin + 4, y + height / 2 + 0.5);
+    }
+  }
+
+  drawOverview() {
+    const canvas = element('overview');
+    const ratio = this.ratio;
+    const width = Math.round(this.box.width);
+    const height = canvas.clientHeight;
+    [canvas.width, canvas.height] = [Math.round(canvas.clientWidth * ratio), Math.round(height * ratio)];
+    const ink = canvas.getContext('2d');
+    const style = getComputedStyle(document.body);
+    ink.scale(ratio, ratio);
+    if (this.overviewOf !== this.axis || this.overview.length !== width) {
+      this.overviewOf = this.axis;
+      this.overview = momentsOfColumns(this.timeline, this.axis, 0, this.axis.length, width);
+    }
+    ink.fillStyle = style.getPropertyValue('--soft');
+    ink.globalAlpha = 0.55;
+    this.overview.forEach((moment, column) => {
+      const high = (this.timeline.total[moment] / this.ceiling) * height;
+      ink.fillRect(this.box.left + column, height - high, 1, high);
+    });
+    ink.globalAlpha = 1;
+    const [begin, end] = [this.from, this.to].map((place) => this.box.left + (place / this.axis.length) * width);
+    ink.fillStyle = style.getPropertyValue('--accent');
+    ink.globalAlpha = 0.2;
+    ink.fillRect(begin, 0, end - begin, height);
+    ink.globalAlpha = 1;
+    ink.strokeStyle = style.getPropertyValue('--accent');
+    ink.strokeRect(begin + 0.5, 0.5, Math.max(end - begin - 1, 2), height - 1);
+  }
+
+  // -- words about blocks ------------------------------------------------------------------------------------------
+
+  frameWords(frame) {
+    const { frames, files, names } = this.header;
+    const [file, line, name] = frames[frame];
+    return { name: names[name], where: line ? `${files[file]}:${line}` : files[file] };
+  }
+
+  // In one line: the function, and the file without its folders.
+  codeWords(code) {
+    const own = this.header.codes[code];
+    if (!own.length) return 'no stack: allocated before the recording, or by other threads';
+    return own
+      .map((frame) => {
+        const { name, where } = this.frameWords(frame);
+        return `${name} ${where.slice(where.lastIndexOf('/') + 1)}`;
+      })
+      .join('  ←  ');
+  }
+
+  whenWords(moment) {
+    const { timeline } = this;
+    const parts = [`event ${humanCount(moment)}`];
+    if (timeline.time) parts.unshift(humanTime(timeline.time[moment]));
+    const phase = timeline.phaseOf(moment);
+    if (phase >= 0) parts.push(`batch ${timeline.phases.batches[phase]}, ${this.header.phases[timeline.phases.names[phase]]}`);
+    return parts.join(', ');
+  }
+
+  wordsOf(id) {
+    const { timeline, header } = this;
+    if (id >= 0) {
+      const what = header.tensors[timeline.tensor[id]];
+      const kind = header.categories[timeline.category[id]];
+      return { bytes: timeline.size[id], kind: [kind, what].filter(Boolean).join(' '), code: timeline.code[id] };
+    }
+    const curve = FIRST_CURVE - id;
+    return { kind: 'smaller blocks, summed', code: timeline.curves[curve] };
+  }
+
+  // -- the list ----------------------------------------------------------------------------------------------------
+
+  groupsAt(moment) {
+    const { timeline } = this;
+    const groups = new Map();
+    const add = (key, bytes, blocks, curve) => {
+      const group = groups.get(key) ?? { key, bytes: 0, blocks: 0, summed: false };
+      group.bytes += bytes;
+      group.blocks += blocks;
+      group.summed ||= curve;
+      groups.set(key, group);
+    };
+    for (const block of timeline.liveAt(moment)) if (this.isShown(block)) add(this.key.of[block], timeline.size[block], 1, false);
+    const known = lastAtMost(timeline.smallerMoments, moment);
+    for (let curve = 0; curve <= timeline.curves.length; curve++) {
+      const bytes = timeline.smallerAt(curve, known);
+      if (bytes && this.isCurveShown(curve)) add(this.keyOfCurve(curve), bytes, 0, true);
+    }
+    return [...groups.values()].sort((one, other) => other.bytes - one.bytes);
+  }
+
+  list() {
+    const { timeline, moment } = this;
+    const total = timeline.total[moment];
+    element('live-title').textContent = `${humanBytes(total)} allocated at ${this.whenWords(moment)}`;
+    element('at-peak').setAttribute('aria-pressed', String(moment === timeline.peak));
+    element('at-moment').setAttribute('aria-pressed', String(moment !== timeline.peak));
+    element('at-moment').disabled = this.clicked === null;
+    element('by-key').setAttribute('aria-pressed', String(!this.byBlock));
+    element('by-block').setAttribute('aria-pressed', String(this.byBlock));
+    element('by-key').textContent = `by ${this.keyName}`;
+    const rows = this.byBlock ? this.blockRows(moment) : this.groupRows(moment);
+    element('rows').replaceChildren(...rows.slice(0, this.shownRows).map((row) => this.row(row, total)));
+    if (!rows.length) element('rows').replaceChildren(make('li', { className: 'hint', textContent: 'Nothing that the filters let through.' }));
+    const rest = rows.slice(this.shownRows);
+    element('more').hidden = !rest.length;
+    element('more').textContent = `${humanCount(rest.length)} more, ${humanBytes(rest.reduce((sum, row) => sum + row.bytes, 0))}`;
+  }
+
+  blockRows(moment) {
+    const { timeline } = this;
+    const blocks = timeline.liveAt(moment).filter((block) => this.isShown(block));
+    blocks.sort((one, other) => timeline.size[other] - timeline.size[one]);
+    return blocks.map((block) => {
+      const { kind, code, bytes } = this.wordsOf(block);
+      return { bytes, blocks: '', key: this.key.of[block], words: [kind, this.codeWords(code)].filter(Boolean).join(' · '), chosen: { block } };
+    });
+  }
+
+  groupRows(moment) {
+    return this.groupsAt(moment).map(({ key, bytes, blocks, summed }) => ({
+      bytes,
+      key,
+      blocks: `${humanCount(blocks)}${summed ? '+' : ''} ${blocks === 1 && !summed ? 'block' : 'blocks'}`,
+      words: key < 0 ? 'smaller blocks, not told apart' : this.key.words(key),
+      chosen: { key },
+    }));
+  }
+
+  row({ bytes, blocks, key, words, chosen }, total) {
+    const share = (100 * bytes) / Math.max(total, 1);
+    const button = make(
+      'button',
+      { type: 'button', title: words, onclick: () => this.choose(chosen) },
+      this.swatch(key),
+      make('span', { className: 'number', textContent: humanBytes(bytes) }),
+      make('span', { className: 'number', textContent: `${share.toFixed(1)} %` }),
+      make('span', { className: 'number blocks', textContent: blocks }),
+      make('span', { className: 'where', textContent: words }),
+    );
+    button.style.setProperty('--share', `${share}%`);
+    return make('li', {}, button);
+  }
+
+  swatch(key) {
+    const swatch = make('i', { className: 'swatch' });
+    swatch.style.background = `rgb(${this.colourOfKey(key).join(' ')})`;
+    return swatch;
+  }
+
+  // -- what is chosen ----------------------------------------------------------------------------------------------
+
+  choose(chosen) {
+    this.chosen = chosen;
+    this.draw();
+    this.describe();
+  }
+
+  describe() {
+    const { chosen } = this;
+    const panel = element('chosen');
+    if (!chosen) {
+      panel.replaceChildren(make('p', { className: 'hint', textContent: 'Click a band of the timeline, or a line of the list, to see where it was asked for.' }));
+    } else if (chosen.block !== undefined) {
+      panel.replaceChildren(...this.aboutBlock(chosen.block));
+    } else {
+      panel.replaceChildren(...this.aboutGroup(chosen));
+    }
+    panel.scrollTop = 0;
+  }
+
+  aboutBlock(block) {
+    const { timeline, header } = this;
+    const [born, died] = [timeline.born[block], timeline.died[block]];
+    const isFreed = died <= timeline.events;
+    const facts = [['exactly', `${humanCount(timeline.size[block])} B`]];
+    facts.push(['allocated', born ? this.whenWords(born) : 'before the recording began']);
+    facts.push(['freed', isFreed ? this.whenWords(died) : 'not while it was recorded']);
+    if (timeline.time && born && isFreed) facts.push(['lived', humanTime(timeline.time[died] - timeline.time[born])]);
+    if (timeline.module[block]) facts.push(['module', header.modules[timeline.module[block]]]);
+    const { kind } = this.wordsOf(block);
+    if (kind) facts.push(['tensor', kind]);
+    const key = this.key.of[block];
+    const same = make('button', { type: 'button', textContent: `All of this ${this.keyName}`, onclick: () => this.choose({ key }) });
+    const zoom = make('button', { type: 'button', textContent: 'Zoom to its life', onclick: () => this.lookAtLife(block) });
+    return [
+      make('div', { className: 'size' }, this.swatch(key), humanBytes(timeline.size[block])),
+      this.factList(facts),
+      make('div', { className: 'actions' }, same, zoom, this.letGo()),
+      ...this.stackOf(timeline.stack[block]),
+    ];
+  }
+
+  aboutGroup(chosen) {
+    const { timeline } = this;
+    const key = chosen.key ?? -1;
+    const blocks = [];
+    for (let block = 0; block < this.key.of.length; block++) if (this.key.of[block] === key) blocks.push(block);
+    const atMoment = this.groupsAt(this.moment).find((group) => group.key === key);
+    const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', humanBytes(atMoment?.bytes ?? 0)]];
+    facts.push(['in all', `${humanCount(blocks.length)} blocks drawn exactly`]);
+    if (atMoment?.summed) facts.push(['and', 'smaller blocks, hatched']);
+    const largest = blocks.reduce((one, other) => (one === undefined || timeline.size[other] > timeline.size[one] ? other : one), undefined);
+    const parts = [
+      make('div', { className: 'size' }, this.swatch(key), humanBytes(atMoment?.bytes ?? 0)),
+      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.keyName === 'code' ? '' : this.key.words(key) }),
+      this.factList(facts),
+    ];
+    const actions = make('div', { className: 'actions' }, this.letGo());
+    if (largest !== undefined) {
+      actions.prepend(make('button', { type: 'button', textContent: `Its largest block, ${humanBytes(timeline.size[largest])}`, onclick: () => this.choose({ block: largest }) }));
+    }
+    parts.push(actions);
+    if (this.keyName === 'code' && key >= 0) {
+      parts.push(make('h3', { textContent: 'Asked for by' }), this.frameList(this.header.codes[key], new Set(this.header.codes[key])));
+      const stacks = new Map();
+      for (const block of blocks) stacks.set(timeline.stack[block], (stacks.get(timeline.stack[block]) ?? 0) + timeline.size[block]);
+      const ordered = [...stacks.keys()].sort((one, other) => stacks.get(other) - stacks.get(one));
+      if (ordered.length) parts.push(this.wholeStack(ordered[0], ordered.length > 1 ? ` (the largest of ${ordered.length} ways here)` : ''));
+    }
+    return parts;
+  }
+
+  letGo() {
+    return make('button', { type: 'button', textContent: 'Let go', onclick: () => this.choose(null) });
+  }
+
+  factList(facts) {
+    const list = make('dl');
+    for (const [term, words] of facts) list.append(make('dt', { textContent: term }), make('dd', { textContent: words }));
+    return list;
+  }
+
+  stackOf(stack) {
+    const own = this.header.codes[this.columns.code_of_stack[stack]];
+    if (!own.length) return [make('p', { className: 'hint', textContent: 'No stack was recorded for it.' })];
+    return [make('h3', { textContent: 'Asked for by' }), this.frameList(own, new Set(own)), this.wholeStack(stack, '')];
+  }
+
+  // Torch's frames among the others, folded.
+  wholeStack(stack, more) {
+    const frames = this.header.stacks[stack];
+    const own = new Set(this.header.codes[this.columns.code_of_stack[stack]]);
+    const details = make('details', {}, make('summary', { textContent: `All ${frames.length} frames, innermost first${more}` }));
+    details.addEventListener('toggle', () => details.children.length > 1 || details.append(this.frameList(frames, own)));
+    return details;
+  }
+
+  frameList(frames, own) {
+    return make(
+      'ol',
+      {},
+      ...frames.map((frame) => {
+        const { name, where } = this.frameWords(frame);
+        return make('li', { className: own.has(frame) ? 'own' : 'other' }, name, make('span', { textContent: where }));
+      }),
+    );
+  }
+
+  lookAtLife(block) {
+    const begin = this.axis.place(this.timeline.born[block]);
+    const end = this.timeline.died[block] > this.timeline.events ? this.axis.length : this.axis.place(this.timeline.died[block]);
+    const around = Math.max((end - begin) * 0.15, this.axis.time ? 1 : 2);
+    this.look(begin - around, end + around);
+  }
+
+  // -- what a person does ------------------------------------------------------------------------------------------
+
+  listen() {
+    const on = (id, event, act) => element(id).addEventListener(event, act);
+    on('controls', 'submit', (event) => event.preventDefault());
+    on('device', 'change', () => this.openDevice(Number(element('device').value)));
+    on('key', 'change', () => { this.setKey(element('key').value); this.renew(); });
+    on('axis', 'change', () => this.setAxis(element('axis').value === 'time'));
+    for (const name of ['from', 'to']) on(name, 'change', () => this.readRange());
+    for (const name of ['smallest', 'find']) on(name, 'input', () => { this.readFilters(); this.renew(); });
+    on('reset', 'click', () => { this.chosen = null; this.reset(); });
+    on('at-peak', 'click', () => this.listAt(this.timeline.peak));
+    on('at-moment', 'click', () => this.listAt(this.clicked));
+    on('by-key', 'click', () => { this.byBlock = false; this.list(); });
+    on('by-block', 'click', () => { this.byBlock = true; this.list(); });
+    on('more', 'click', () => { this.shownRows *= 4; this.list(); });
+    for (const button of document.querySelectorAll('.to-peak')) button.addEventListener('click', () => this.lookAtPeak());
+    on('timeline', 'wheel', (event) => this.wheel(event));
+    on('timeline', 'pointerdown', (event) => this.press(event));
+    on('timeline', 'pointermove', (event) => this.move(event));
+    on('timeline', 'pointerup', (event) => this.release(event));
+    on('timeline', 'pointercancel', () => { this.drag = null; this.drawOver(); });
+    on('timeline', 'pointerleave', () => { element('tip').hidden = true; });
+    on('timeline', 'dblclick', () => this.showAll());
+    on('timeline', 'keydown', (event) => this.keydown(event));
+    const pan = (event) => {
+      if (!event.buttons) return;
+      const middle = ((event.offsetX - this.box.left) / this.box.width) * this.axis.length;
+      this.look(middle - (this.to - this.from) / 2, middle + (this.to - this.from) / 2);
+    };
+    on('overview', 'pointerdown', (event) => { element('overview').setPointerCapture(event.pointerId); pan(event); });
+    on('overview', 'pointermove', pan);
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+    this.dark.addEventListener('change', () => { this.recolour(); this.draw(); });
+  }
+
+  setAxis(byTime) {
+    const [begin, end] = [this.axis.momentAt(this.from), this.axis.momentAt(this.to)];
+    const isAll = this.to - this.from >= this.axis.length;
+    this.byTime = byTime;
+    this.axis = new Axis(this.timeline, byTime);
+    if (isAll) this.look(0, this.axis.length);
+    else this.look(this.axis.place(begin), this.axis.place(end));
+  }
+
+  readRange() {
+    const unit = this.axis.time ? 1000 : 1;
+    const [from, to] = ['from', 'to'].map((name) => Number(element(name).value.replaceAll(',', '')) * unit);
+    const isRange = Number.isFinite(from) && Number.isFinite(to) && from < to;
+    for (const name of ['from', 'to']) element(name).setCustomValidity(isRange ? '' : 'two numbers, the second larger');
+    if (isRange) this.look(from, to);
+  }
+
+  showAll() {
+    [this.bottom, this.top] = [0, this.ceiling];
+    this.look(0, this.axis.length);
+  }
+
+  lookAtPeak() {
+    const peak = this.axis.place(this.timeline.peak);
+    const half = Math.min(this.to - this.from, this.axis.length / 5) / 2;
+    this.look(peak - half, peak + half);
+    this.listAt(this.timeline.peak);
+  }
+
+  listAt(moment) {
+    this.moment = moment;
+    this.list();
+    if (this.chosen?.key !== undefined) this.describe();
+  }
+
+  wheel(event) {
+    const factor = Math.exp((event.deltaY || event.deltaX) * 0.0016);
+    if (event.shiftKey) {
+      event.preventDefault();
+      this.zoomBytes(factor, this.bottom + (1 - (event.offsetY - this.box.top) / this.box.height) * (this.top - this.bottom));
+      return;
+    }
+    if (factor > 1 && this.to - this.from >= this.axis.length) return; // nothing to zoom out to: the page scrolls
+    event.preventDefault();
+    this.zoom(factor, this.placeAt(event.offsetX));
+  }
+
+  press(event) {
+    if (event.button) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.drag = { start: event.offsetX, end: event.offsetX, moved: false };
+  }
+
+  move(event) {
+    if (this.drag) {
+      this.drag.end = event.offsetX;
+      this.drag.moved ||= Math.abs(this.drag.end - this.drag.start) > 4;
+      if (this.drag.moved) this.drawOver();
+    }
+    this.showTip(event);
+  }
+
+  release(event) {
+    const { drag } = this;
+    this.drag = null;
+    if (!drag) return;
+    if (drag.moved) {
+      const [begin, end] = [drag.start, drag.end].sort((one, other) => one - other);
+      this.look(this.placeAt(Math.max(begin, this.box.left)), this.placeAt(end));
+      return;
+    }
+    const under = this.under(event);
+    if (!under) return;
+    this.clicked = under.moment;
+    const { id } = under;
+    if (id === NOTHING) this.choose(null);
+    else if (id >= 0) this.choose({ block: id });
+    else this.choose(this.keyOfCurve(FIRST_CURVE - id) >= 0 ? { key: this.keyOfCurve(FIRST_CURVE - id) } : { key: -1 });
+    if (this.moment !== this.timeline.peak) this.listAt(under.moment);
+    else this.list();
+  }
+
+  under(event) {
+    const column = Math.floor((event.offsetX - this.box.left) * this.ratio);
+    const row = Math.floor((event.offsetY - this.box.top) * this.ratio);
+    if (column < 0 || row < 0 || column >= this.image.width || row >= this.image.height) return null;
+    return { id: this.ids[row * this.image.width + column], moment: this.moments[column] };
+  }
+
+  showTip(event) {
+    const tip = element('tip');
+    const under = this.drag?.moved ? null : this.under(event);
+    tip.hidden = !under;
+    if (!under) return;
+    const { id, moment } = under;
+    const lines = [];
+    if (id !== NOTHING) {
+      const { bytes, kind, code } = this.wordsOf(id);
+      lines.push(make('strong', { textContent: bytes === undefined ? 'Smaller blocks' : humanBytes(bytes) }));
+      if (kind && id >= 0) lines.push(make('div', { textContent: kind }));
+      if (code !== undefined) lines.push(make('div', { textContent: this.codeWords(code) }));
+    }
+    lines.push(make('div', { className: 'hint', textContent: `${humanBytes(this.timeline.total[moment])} in all at ${this.whenWords(moment)}` }));
+    tip.replaceChildren(...lines);
+    const isRight = event.offsetX > this.canvas.clientWidth / 2;
+    tip.style.left = isRight ? 'auto' : `${event.offsetX + 14}px`;
+    tip.style.right = isRight ? `${this.canvas.clientWidth - event.offsetX + 14}px` : 'auto';
+    tip.style.top = `${Math.max(event.offsetY - 20, 0)}px`;
+  }
+
+  keydown(event) {
+    const step = (this.to - this.from) * 0.2;
+    const acts = {
+      ArrowLeft: () => this.look(this.from - step, this.to - step),
+      ArrowRight: () => this.look(this.from + step, this.to + step),
+      '+': () => this.zoom(0.7),
+      '=': () => this.zoom(0.7),
+      '-': () => this.zoom(1 / 0.7),
+      0: () => this.showAll(),
+      Escape: () => this.choose(null),
+    };
+    if (event.ctrlKey || event.metaKey || !acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+}
+
+const PHASES = ['forward', 'backward', 'optimizer', 'dataloader', 'eval', 'checkpoint'];
+
+function phaseColour(name) {
+  const place = PHASES.indexOf(name);
+  return place < 0 ? [150, 156, 166] : DISTINCT[place];
+}
+
+unpack(element('data').textContent)
+  .then((data) => new Page(data))
+  .catch((error) => {
+    element('chosen').replaceChildren(make('p', { className: 'error', textContent: `This browser can not show the page: ${error.message}` }));
+  });
