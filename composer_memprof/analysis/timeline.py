@@ -21,6 +21,7 @@ from composer_memprof.analysis.snapshot import (
     SEGMENT_MAP,
     SEGMENT_UNMAP,
     DeviceHistory,
+    Frame,
     Stack,
 )
 
@@ -30,34 +31,36 @@ LIFE = np.dtype([('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('address', 'u8
 
 #: Spans of the history that keep the moments of their largest and smallest total.
 _SPANS = 4000
-#: Pieces of code whose smaller blocks have a curve of their own; those that held most at the peak.
+#: Lines of code whose smaller blocks have a curve of their own; those that held most at the peak.
 _CURVES = 24
 
 
 @dataclass(frozen=True)
-class Codes:
-    """Stacks put together by the user's own frames. ``of_stack``: int32, for each stack an index into ``frames``."""
+class Lines:
+    """Stacks put together by the user's own line that each comes to first. ``of_stack``: int32, for each stack an
+    index into ``frames``, where None stands for no line at all.
+    """
 
-    frames: list[Stack]
+    frames: list[Optional[Frame]]
     of_stack: np.ndarray
 
 
 @dataclass(frozen=True)
 class SmallerBlocks:
-    """Blocks that are not drawn one by one, summed by the code that asked for them.
+    """Blocks that are not drawn one by one, summed by the line that asked for them.
 
     Args:
         blocks (int): how many there are.
         largest (int): bytes of the largest among them; 0 where there is none.
         moments (ndarray): int64; where the sums are known, ascending, from the first moment to the last.
-        codes (ndarray): int32; the codes that have a curve, the largest at the peak first.
-        sizes (ndarray): int64, a row for each of ``codes`` and a last one for all else, a column for each moment.
+        lines (ndarray): int32; the lines that have a curve, the largest at the peak first.
+        sizes (ndarray): int64, a row for each of ``lines`` and a last one for all else, a column for each moment.
     """
 
     blocks: int
     largest: int
     moments: np.ndarray
-    codes: np.ndarray
+    lines: np.ndarray
     sizes: np.ndarray
 
 
@@ -97,11 +100,11 @@ class Timeline:
         return self.blocks[(self.blocks['born'] <= moment) & (moment < self.blocks['died'])]
 
 
-def codes_of(stacks: Sequence[Stack]) -> Codes:
-    """Put stacks with the same own frames together; the first is that of the empty stack."""
-    index: dict[Stack, int] = {}
-    of_stack = [index.setdefault(own_frames(stack), len(index)) for stack in stacks]
-    return Codes(list(index), np.array(of_stack, dtype=np.int32))
+def lines_of(stacks: Sequence[Stack]) -> Lines:
+    """Put stacks with the same innermost own frame together; the first line is that of the empty stack."""
+    index: dict[Optional[Frame], int] = {}
+    of_stack = [index.setdefault(next(iter(own_frames(stack)), None), len(index)) for stack in stacks]
+    return Lines(list(index), np.array(of_stack, dtype=np.int32))
 
 
 def timeline_of(history: DeviceHistory) -> Timeline:
@@ -124,7 +127,7 @@ def timeline_of(history: DeviceHistory) -> Timeline:
     )
 
 
-def sum_up_smaller(timeline: Timeline, codes: Codes, most_blocks: int) -> Timeline:
+def sum_up_smaller(timeline: Timeline, lines: Lines, most_blocks: int) -> Timeline:
     """Keep at most ``most_blocks`` exactly, the largest and of these the longest-lived, and sum up all others.
 
     ``timeline`` has to have every block still.
@@ -133,7 +136,7 @@ def sum_up_smaller(timeline: Timeline, codes: Codes, most_blocks: int) -> Timeli
     rank = np.lexsort((rows['born'].astype(np.int64) - rows['died'], -rows['size']))
     chosen = np.zeros(len(rows), dtype=bool)
     chosen[rank[:most_blocks]] = True
-    smaller = _sums(rows[~chosen], codes, timeline.smaller.moments, timeline.peak)
+    smaller = _sums(rows[~chosen], lines, timeline.smaller.moments, timeline.peak)
     return dataclasses.replace(timeline, blocks=rows[chosen], smaller=smaller)
 
 
@@ -156,23 +159,23 @@ def reserved_over_time(history: DeviceHistory, peak_bytes: int) -> Optional[np.n
     return history.reserved - change.sum() + np.concatenate([[0], np.cumsum(change)])
 
 
-def _sums(rows: np.ndarray, codes: Codes, moments: np.ndarray, peak: int) -> SmallerBlocks:
-    code = codes.of_stack[rows['stack']]
-    at_peak = np.zeros(len(codes.frames), dtype=np.int64)
+def _sums(rows: np.ndarray, lines: Lines, moments: np.ndarray, peak: int) -> SmallerBlocks:
+    line = lines.of_stack[rows['stack']]
+    at_peak = np.zeros(len(lines.frames), dtype=np.int64)
     there = (rows['born'] <= peak) & (peak < rows['died'])
-    np.add.at(at_peak, code[there], rows['size'][there])
+    np.add.at(at_peak, line[there], rows['size'][there])
     largest = np.argsort(-at_peak, kind='stable')[:_CURVES]
     largest = largest[at_peak[largest] > 0]
-    curve = np.full(len(codes.frames), len(largest))
+    curve = np.full(len(lines.frames), len(largest))
     curve[largest] = np.arange(len(largest))
     change = np.zeros((len(largest) + 1, len(moments) + 1), dtype=np.int64)
-    np.add.at(change, (curve[code], np.searchsorted(moments, rows['born'])), rows['size'])
-    np.subtract.at(change, (curve[code], np.searchsorted(moments, rows['died'])), rows['size'])
+    np.add.at(change, (curve[line], np.searchsorted(moments, rows['born'])), rows['size'])
+    np.subtract.at(change, (curve[line], np.searchsorted(moments, rows['died'])), rows['size'])
     return SmallerBlocks(
         blocks=len(rows),
         largest=int(rows['size'].max(initial=0)),
         moments=moments,
-        codes=largest.astype(np.int32),
+        lines=largest.astype(np.int32),
         sizes=np.cumsum(change, axis=1)[:, :-1],
     )
 

@@ -2,7 +2,7 @@
 // What a person does with the page. Text from the snapshot enters it by textContent alone.
 
 const element = (id) => document.getElementById(id);
-const GUTTER = { left: 70, top: 18, axis: 22, strip: 18 };
+const GUTTER = { left: 70, top: 18, axis: 22, phases: 15, batches: 15 };
 const ROWS = 25;
 
 function make(tag, properties = {}, ...children) {
@@ -32,6 +32,7 @@ class Page {
     element('axis').value = this.byTime ? 'time' : 'event';
     element('axis').options[0].disabled = !this.byTime;
     document.querySelectorAll('.facts').forEach((facts, index) => (facts.hidden = index !== number));
+    this.clearFilters();
     this.offerKeys();
     this.reset();
   }
@@ -45,14 +46,15 @@ class Page {
       return phase < 0 ? 0 : 1 + timeline.phases.names[phase];
     });
     this.keys = {
-      code: { of: timeline.code, words: (key) => this.codeWords(key) },
+      line: { of: timeline.line, words: (key) => this.framesWords(header.lines[key]) },
+      'call path': { of: timeline.path, words: (key) => this.framesWords(header.paths[key]) },
       module: { of: timeline.module, words: (key) => header.modules[key] || 'no module' },
       kind: { of: timeline.category, words: (key) => header.categories[key] || 'all else: activations, temporaries' },
       phase: { of: phaseOf, words: (key) => (key ? `allocated in ${header.phases[key - 1]}` : 'allocated before') },
     };
-    const offered = Object.keys(this.keys).filter((name) => name === 'code' || this.keys[name].of.some((key) => key));
+    const offered = Object.keys(this.keys).filter((name) => name === 'line' || name === 'call path' || this.keys[name].of.some((key) => key));
     element('key').replaceChildren(...offered.map((name) => make('option', { value: name, textContent: name })));
-    this.setKey('code');
+    this.setKey('line');
   }
 
   setKey(name) {
@@ -67,10 +69,10 @@ class Page {
     this.recolour();
   }
 
-  // Smaller blocks are known by their code alone.
+  // Smaller blocks are known by their line alone.
   keyOfCurve(curve) {
-    const code = this.timeline.curves[curve];
-    return this.keyName === 'code' && code !== undefined ? code : -1;
+    const line = this.timeline.curves[curve];
+    return this.keyName === 'line' && line !== undefined ? line : -1;
   }
 
   colourOfKey(key) {
@@ -100,8 +102,8 @@ class Page {
   }
 
   isCurveShown(curve) {
-    const code = this.timeline.curves[curve];
-    return this.smallest === 0 && (!this.found || (code !== undefined && this.foundCodes.has(code)));
+    const line = this.timeline.curves[curve];
+    return this.smallest === 0 && (!this.found || (line !== undefined && this.foundLines.has(line)));
   }
 
   isChosen(id) {
@@ -131,12 +133,13 @@ class Page {
     const most = this.timeline.reservedSizes ? this.most(this.timeline.reservedSizes) : 0;
     this.ceiling = Math.max(this.timeline.total[this.timeline.peak], most, 1) * 1.03;
     [this.bottom, this.top] = [0, this.ceiling];
-    for (const name of ['smallest', 'find']) {
-      element(name).value = '';
-      element(name).setCustomValidity('');
-    }
-    this.readFilters();
+    this.clearFilters();
     this.renew();
+  }
+
+  clearFilters() {
+    for (const name of ['smallest', 'find']) element(name).value = '';
+    this.readFilters();
   }
 
   most(values) {
@@ -173,7 +176,7 @@ class Page {
     const { frames, files, names, stacks } = this.header;
     const matches = frames.map(([file, , name]) => `${files[file]} ${names[name]}`.toLowerCase().includes(wanted));
     this.found = stacks.map((stack) => stack.some((frame) => matches[frame]));
-    this.foundCodes = new Set([...this.columns.code_of_stack].filter((_, stack) => this.found[stack]));
+    this.foundLines = new Set([...this.columns.lineOfStack].filter((_, stack) => this.found[stack]));
   }
 
   renew() {
@@ -196,7 +199,7 @@ class Page {
     const { canvas, timeline } = this;
     const ratio = Math.min(devicePixelRatio || 1, 2);
     const [wide, high] = [canvas.clientWidth, canvas.clientHeight];
-    const strip = timeline.phases.moments.length ? GUTTER.strip : 0;
+    const strip = this.stripHeight();
     this.box = { left: GUTTER.left, top: GUTTER.top, width: Math.max(wide - GUTTER.left - 6, 10) };
     this.box.height = Math.max(high - GUTTER.top - GUTTER.axis - strip, 10);
     this.ratio = ratio;
@@ -220,6 +223,10 @@ class Page {
     }
     element('unit').textContent = this.axis.time ? 'ms' : 'events';
     document.body.dataset.drawn = 'yes';
+  }
+
+  stripHeight() {
+    return this.timeline.phases.moments.length ? GUTTER.phases + GUTTER.batches : 0;
   }
 
   x(place) {
@@ -280,7 +287,7 @@ class Page {
     }
     ink.textAlign = 'center';
     ink.textBaseline = 'top';
-    const y = box.top + box.height + (this.timeline.phases.moments.length ? GUTTER.strip : 0);
+    const y = box.top + box.height + this.stripHeight();
     for (const place of ticks(this.from, this.to, box.width / 110)) {
       const x = Math.min(Math.max(this.x(place), box.left + 8), box.left + box.width - 24);
       ink.fillText(this.axis.time ? humanTime(place) : humanCount(place), x, y + 6);
@@ -331,27 +338,35 @@ class Page {
     ink.fillText(words, x + (onLeft ? -9 : 9), this.box.top - 4);
   }
 
+  // Under the timeline: what the training did, and below it which batch.
   drawPhases(ink, colour) {
     const { phases } = this.timeline;
-    const [y, height] = [this.box.top + this.box.height + 2, GUTTER.strip - 4];
+    const count = phases.moments.length;
     const at = (phase) => {
-      if (phase >= phases.moments.length) return this.axis.length;
+      if (phase >= count) return this.axis.length;
       return Math.max(this.axis.time ? phases.times[phase] : phases.moments[phase], 0);
+    };
+    const top = this.box.top + this.box.height + 1;
+    const cell = (begin, end, y, height, [red, green, blue], words) => {
+      const left = Math.max(this.x(begin), this.box.left);
+      const width = Math.min(this.x(end), this.box.left + this.box.width) - left;
+      if (width < 0.4) return;
+      ink.fillStyle = `rgb(${red} ${green} ${blue} / 55%)`;
+      ink.fillRect(left, y, Math.max(width - (width > 3 ? 1 : 0), 0.5), height);
+      const fitting = words.find((text) => ink.measureText(text).width < width - 6);
+      ink.fillStyle = colour('text');
+      if (fitting) ink.fillText(fitting, left + 4, y + height / 2 + 0.5);
     };
     ink.textAlign = 'left';
     ink.textBaseline = 'middle';
-    for (let phase = 0; phase < phases.moments.length; phase++) {
-      if (at(phase + 1) < this.from || at(phase) > this.to) continue;
-      const begin = Math.max(this.x(at(phase)), this.box.left);
-      const width = Math.min(this.x(at(phase + 1)), this.box.left + this.box.width) - begin;
-      if (width < 0.4) continue;
+    for (let phase = 0; phase < count; phase++) {
       const name = this.header.phases[phases.names[phase]];
-      const [red, green, blue] = phaseColour(name);
-      ink.fillStyle = `rgb(${red} ${green} ${blue} / 55%)`;
-      ink.fillRect(begin, y, Math.max(width - (width > 3 ? 1 : 0), 0.5), height);
-      const words = [`${name} ${phases.batches[phase]}`, name].find((text) => ink.measureText(text).width < width - 6);
-      ink.fillStyle = colour('text');
-      if (words) ink.fillText(words, begin + 4, y + height / 2 + 0.5);
+      cell(at(phase), at(phase + 1), top, GUTTER.phases - 2, phaseColour(name), [name]);
+    }
+    for (let first = 0, next; first < count; first = next) {
+      const batch = phases.batches[first];
+      for (next = first + 1; next < count && phases.batches[next] === batch; ) next++;
+      cell(at(first), at(next), top + GUTTER.phases, GUTTER.batches - 2, [150, 156, 166], [`batch ${batch}`, String(batch)]);
     }
   }
 
@@ -393,10 +408,9 @@ class Page {
   }
 
   // In one line: the function, and the file without its folders.
-  codeWords(code) {
-    const own = this.header.codes[code];
-    if (!own.length) return 'no stack: allocated before the recording, or by other threads';
-    return own
+  framesWords(frames) {
+    if (!frames.length) return 'no stack: allocated before the recording, or by other threads';
+    return frames
       .map((frame) => {
         const { name, where } = this.frameWords(frame);
         return `${name} ${where.slice(where.lastIndexOf('/') + 1)}`;
@@ -418,10 +432,10 @@ class Page {
     if (id >= 0) {
       const what = header.tensors[timeline.tensor[id]];
       const kind = header.categories[timeline.category[id]];
-      return { bytes: timeline.size[id], kind: [kind, what].filter(Boolean).join(' '), code: timeline.code[id] };
+      return { bytes: timeline.size[id], kind: [kind, what].filter(Boolean).join(' '), frames: header.paths[timeline.path[id]] };
     }
     const curve = FIRST_CURVE - id;
-    return { kind: 'smaller blocks, summed', code: timeline.curves[curve] };
+    return { kind: 'smaller blocks, summed', frames: header.lines[timeline.curves[curve]] };
   }
 
   // -- the list ----------------------------------------------------------------------------------------------------
@@ -468,8 +482,8 @@ class Page {
     const blocks = timeline.liveAt(moment).filter((block) => this.isShown(block));
     blocks.sort((one, other) => timeline.size[other] - timeline.size[one]);
     return blocks.map((block) => {
-      const { kind, code, bytes } = this.wordsOf(block);
-      return { bytes, blocks: '', key: this.key.of[block], words: [kind, this.codeWords(code)].filter(Boolean).join(' · '), chosen: { block } };
+      const { kind, frames, bytes } = this.wordsOf(block);
+      return { bytes, blocks: '', key: this.key.of[block], words: [kind, this.framesWords(frames)].filter(Boolean).join(' · '), chosen: { block } };
     });
   }
 
@@ -516,7 +530,7 @@ class Page {
     const { chosen } = this;
     const panel = element('chosen');
     if (!chosen) {
-      panel.replaceChildren(make('p', { className: 'hint', textContent: 'Click a band of the timeline, or a line of the list, to see where it was asked for.' }));
+      panel.replaceChildren(element('help').content.cloneNode(true));
     } else if (chosen.block !== undefined) {
       panel.replaceChildren(...this.aboutBlock(chosen.block));
     } else {
@@ -543,38 +557,47 @@ class Page {
       make('div', { className: 'size' }, this.swatch(key), humanBytes(timeline.size[block])),
       this.factList(facts),
       make('div', { className: 'actions' }, same, zoom, this.letGo()),
+      make('h3', { textContent: 'Asked for by' }),
       ...this.stackOf(timeline.stack[block]),
     ];
   }
 
-  aboutGroup(chosen) {
+  aboutGroup({ key }) {
     const { timeline } = this;
-    const key = chosen.key ?? -1;
-    const blocks = [];
-    for (let block = 0; block < this.key.of.length; block++) if (this.key.of[block] === key) blocks.push(block);
-    const atMoment = this.groupsAt(this.moment).find((group) => group.key === key);
-    const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', humanBytes(atMoment?.bytes ?? 0)]];
+    const group = this.groupsAt(this.moment).find((found) => found.key === key);
+    const blocks = [...this.key.of.keys()].filter((block) => this.key.of[block] === key);
+    const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', `${humanCount(group?.blocks ?? 0)} blocks`]];
     facts.push(['in all', `${humanCount(blocks.length)} blocks drawn exactly`]);
-    if (atMoment?.summed) facts.push(['and', 'smaller blocks, hatched']);
-    const largest = blocks.reduce((one, other) => (one === undefined || timeline.size[other] > timeline.size[one] ? other : one), undefined);
-    const parts = [
-      make('div', { className: 'size' }, this.swatch(key), humanBytes(atMoment?.bytes ?? 0)),
-      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.keyName === 'code' ? '' : this.key.words(key) }),
-      this.factList(facts),
-    ];
+    if (group?.summed) facts.push(['and', 'smaller blocks, hatched']);
     const actions = make('div', { className: 'actions' }, this.letGo());
-    if (largest !== undefined) {
-      actions.prepend(make('button', { type: 'button', textContent: `Its largest block, ${humanBytes(timeline.size[largest])}`, onclick: () => this.choose({ block: largest }) }));
+    if (blocks.length) {
+      const largest = blocks.reduce((one, other) => (timeline.size[other] > timeline.size[one] ? other : one));
+      const words = `Its largest block, ${humanBytes(timeline.size[largest])}`;
+      actions.prepend(make('button', { type: 'button', textContent: words, onclick: () => this.choose({ block: largest }) }));
     }
-    parts.push(actions);
-    if (this.keyName === 'code' && key >= 0) {
-      parts.push(make('h3', { textContent: 'Asked for by' }), this.frameList(this.header.codes[key], new Set(this.header.codes[key])));
-      const stacks = new Map();
-      for (const block of blocks) stacks.set(timeline.stack[block], (stacks.get(timeline.stack[block]) ?? 0) + timeline.size[block]);
-      const ordered = [...stacks.keys()].sort((one, other) => stacks.get(other) - stacks.get(one));
-      if (ordered.length) parts.push(this.wholeStack(ordered[0], ordered.length > 1 ? ` (the largest of ${ordered.length} ways here)` : ''));
+    return [
+      make('div', { className: 'size' }, this.swatch(key), humanBytes(group?.bytes ?? 0)),
+      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.key.words(key) }),
+      this.factList(facts),
+      actions,
+      ...this.waysHere(blocks),
+    ];
+  }
+
+  // The stacks of some blocks, those that hold most at the listed moment first.
+  waysHere(blocks) {
+    const { timeline, moment } = this;
+    const held = new Map();
+    for (const block of blocks) {
+      const isLive = timeline.born[block] <= moment && moment < timeline.died[block];
+      held.set(timeline.stack[block], (held.get(timeline.stack[block]) ?? 0) + (isLive ? timeline.size[block] : 0));
     }
-    return parts;
+    const stacks = [...held.keys()].sort((one, other) => held.get(other) - held.get(one));
+    const [first, ...others] = stacks.filter((stack) => this.header.stacks[stack].length).slice(0, 8);
+    if (first === undefined) return [];
+    const rest = others.flatMap((stack) => [make('h3', { textContent: `${humanBytes(held.get(stack))} by` }), ...this.stackOf(stack)]);
+    const heading = stacks.length > 1 ? `${humanBytes(held.get(first))} asked for by` : 'Asked for by';
+    return [make('h3', { textContent: heading }), ...this.stackOf(first), ...rest];
   }
 
   letGo() {
@@ -587,19 +610,14 @@ class Page {
     return list;
   }
 
+  // The user's own frames, and all of them, torch's too, folded.
   stackOf(stack) {
-    const own = this.header.codes[this.columns.code_of_stack[stack]];
-    if (!own.length) return [make('p', { className: 'hint', textContent: 'No stack was recorded for it.' })];
-    return [make('h3', { textContent: 'Asked for by' }), this.frameList(own, new Set(own)), this.wholeStack(stack, '')];
-  }
-
-  // Torch's frames among the others, folded.
-  wholeStack(stack, more) {
     const frames = this.header.stacks[stack];
-    const own = new Set(this.header.codes[this.columns.code_of_stack[stack]]);
-    const details = make('details', {}, make('summary', { textContent: `All ${frames.length} frames, innermost first${more}` }));
+    if (!frames.length) return [make('p', { className: 'hint', textContent: 'No stack was recorded for it.' })];
+    const own = this.header.paths[this.columns.pathOfStack[stack]];
+    const details = make('details', {}, make('summary', { textContent: `All ${frames.length} frames, innermost first` }));
     details.addEventListener('toggle', () => details.children.length > 1 || details.append(this.frameList(frames, own)));
-    return details;
+    return [this.frameList(own, own), details];
   }
 
   frameList(frames, own) {
@@ -608,14 +626,21 @@ class Page {
       {},
       ...frames.map((frame) => {
         const { name, where } = this.frameWords(frame);
-        return make('li', { className: own.has(frame) ? 'own' : 'other' }, name, make('span', { textContent: where }));
+        return make('li', { className: own.includes(frame) ? 'own' : 'other' }, name, make('span', { textContent: where }));
       }),
     );
   }
 
+  // From its birth to its end, and as high as it is with its neighbours at both.
   lookAtLife(block) {
-    const begin = this.axis.place(this.timeline.born[block]);
-    const end = this.timeline.died[block] > this.timeline.events ? this.axis.length : this.axis.place(this.timeline.died[block]);
+    const { timeline } = this;
+    const [born, last] = [timeline.born[block], Math.min(timeline.died[block] - 1, timeline.events)];
+    const below = [born, last].map((moment) =>
+      timeline.liveAt(moment).reduce((sum, other) => (other < block ? sum + timeline.size[other] : sum), 0));
+    this.bottom = Math.max(Math.min(...below) - timeline.size[block], 0);
+    this.top = Math.min(Math.max(...below) + 2 * timeline.size[block], this.ceiling);
+    const begin = this.axis.place(born);
+    const end = timeline.died[block] > timeline.events ? this.axis.length : this.axis.place(last + 1);
     const around = Math.max((end - begin) * 0.15, this.axis.time ? 1 : 2);
     this.look(begin - around, end + around);
   }
@@ -753,10 +778,10 @@ class Page {
     const { id, moment } = under;
     const lines = [];
     if (id !== NOTHING) {
-      const { bytes, kind, code } = this.wordsOf(id);
+      const { bytes, kind, frames } = this.wordsOf(id);
       lines.push(make('strong', { textContent: bytes === undefined ? 'Smaller blocks' : humanBytes(bytes) }));
       if (kind && id >= 0) lines.push(make('div', { textContent: kind }));
-      if (code !== undefined) lines.push(make('div', { textContent: this.codeWords(code) }));
+      if (frames) lines.push(make('div', { textContent: this.framesWords(frames) }));
     }
     lines.push(make('div', { className: 'hint', textContent: `${humanBytes(this.timeline.total[moment])} in all at ${this.whenWords(moment)}` }));
     tip.replaceChildren(...lines);

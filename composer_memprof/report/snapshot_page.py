@@ -16,8 +16,9 @@ from typing import Any
 import markupsafe
 import numpy as np
 
+from composer_memprof.analysis.peak import own_frames
 from composer_memprof.analysis.snapshot import TENSOR_CATEGORIES, DeviceHistory, Frame, Snapshot, Stack
-from composer_memprof.analysis.timeline import Codes, Timeline, codes_of, sum_up_smaller, timeline_of
+from composer_memprof.analysis.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.packed import pack
 from composer_memprof.report.pages import PAGES
 from composer_memprof.words import human_bytes
@@ -40,18 +41,18 @@ def write_snapshot_page(snapshot: Snapshot, path: Path, title: str, max_bytes: i
 
 def snapshot_page(snapshot: Snapshot, title: str, max_bytes: int = MAX_BYTES) -> str:
     """The page as text; see ``write_snapshot_page``."""
-    codes = codes_of(snapshot.stacks)
+    lines = lines_of(snapshot.stacks)
     whole = [timeline_of(history) for history in snapshot.devices]
     timelines = whole
     most = max((len(timeline.blocks) for timeline in whole), default=0)
     while True:
-        page = _render(snapshot, timelines, codes, title)
+        page = _render(snapshot, timelines, lines, title)
         size = len(page.encode('utf-8'))
         if size <= max_bytes or most == 0:
             return page
         # Blocks of one kind compress alike, so the share that fits is about the share to keep.
         most = int(most * min(0.9 * max_bytes / size, 0.8))
-        timelines = [sum_up_smaller(timeline, codes, most) for timeline in whole]
+        timelines = [sum_up_smaller(timeline, lines, most) for timeline in whole]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class _Facts:
     drawn: str
 
 
-def _render(snapshot: Snapshot, timelines: list[Timeline], codes: Codes, title: str) -> str:
+def _render(snapshot: Snapshot, timelines: list[Timeline], lines: Lines, title: str) -> str:
     script = '\n'.join(_part(name) for name in _SCRIPTS)
     style = _part('snapshot_page.css')
     kind = snapshot.meta.device or 'device'
@@ -79,7 +80,7 @@ def _render(snapshot: Snapshot, timelines: list[Timeline], codes: Codes, title: 
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=pack(*_data(snapshot, timelines, codes, [fact.name for fact in facts])) if timelines else '',
+        data=pack(*_data(snapshot, timelines, lines, [fact.name for fact in facts])) if timelines else '',
     )
 
 
@@ -117,7 +118,7 @@ def _how_drawn(timeline: Timeline) -> str:
         share = timeline.live_blocks(timeline.peak)['size'].sum() / max(timeline.peak_bytes, 1)
         words = (
             f'Of {drawn + smaller.blocks:,} blocks the {drawn:,} largest, {100 * share:.1f} % of the peak, are drawn '
-            f'one by one. The others, of {human_bytes(smaller.largest)} and less, are summed by the code that asked '
+            f'one by one. The others, of {human_bytes(smaller.largest)} and less, are summed by the line that asked '
             f'for them at {len(smaller.moments):,} moments, each span’s highest and lowest among them, and hatched.'
         )
     else:
@@ -166,23 +167,28 @@ def _out_of_memory(snapshot: Snapshot) -> str:
 
 
 def _data(
-    snapshot: Snapshot, timelines: list[Timeline], codes: Codes, names: list[str]
+    snapshot: Snapshot, timelines: list[Timeline], lines: Lines, names: list[str]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    curves = [timeline.smaller.codes for timeline in timelines]
+    curves = [timeline.smaller.lines for timeline in timelines]
     used = np.unique(np.concatenate([[0], *(timeline.blocks['stack'] for timeline in timelines)])).astype(np.int64)
-    used_codes = np.unique(np.concatenate([codes.of_stack[used], *curves]))
+    used_lines = np.unique(np.concatenate([lines.of_stack[used], *curves]))
     frames = _Frames()
-    stacks = [frames.indices(snapshot.stacks[stack]) for stack in used]
+    paths: dict[Stack, int] = {}
+    path_of_stack = [paths.setdefault(own_frames(snapshot.stacks[stack]), len(paths)) for stack in used]
     header: dict[str, Any] = {
-        'stacks': stacks,
-        'codes': [frames.indices(codes.frames[code]) for code in used_codes],
+        'stacks': [frames.indices(snapshot.stacks[stack]) for stack in used],
+        'paths': [frames.indices(path) for path in paths],
+        'lines': [frames.indices(() if frame is None else (frame,)) for frame in (lines.frames[i] for i in used_lines)],
         'modules': [module[-_LONGEST_NAME:] for module in snapshot.modules],
         'phases': snapshot.phases.names,
         'categories': ['', *(category.replace('_', ' ') for category in TENSOR_CATEGORIES)],
         'tensors': [name[-_LONGEST_NAME:] for name in snapshot.tensors.names],
         'devices': [],
     }
-    columns = {'code_of_stack': np.searchsorted(used_codes, codes.of_stack[used]).astype(np.int32)}
+    columns = {
+        'lineOfStack': np.searchsorted(used_lines, lines.of_stack[used]).astype(np.int32),
+        'pathOfStack': np.array(path_of_stack, dtype=np.int32),
+    }
     for number, (timeline, history) in enumerate(zip(timelines, snapshot.devices)):
         smaller = timeline.smaller
         header['devices'].append(
@@ -191,7 +197,7 @@ def _data(
                 'events': timeline.events,
                 'peak': timeline.peak,
                 'smallerBlocks': smaller.blocks,
-                'curves': np.searchsorted(used_codes, smaller.codes).tolist(),
+                'curves': np.searchsorted(used_lines, smaller.lines).tolist(),
             }
         )
         parts = _device_columns(timeline, history, snapshot)

@@ -42,7 +42,7 @@ class Timeline {
     const device = header.devices[number];
     this.events = device.events;
     this.peak = device.peak;
-    this.curves = device.curves;
+    this.curves = device.curves; // the line of each
     this.smallerBlocks = device.smallerBlocks;
     this.born = own('born');
     this.died = own('life').map((life, block) => life + this.born[block]);
@@ -50,7 +50,8 @@ class Timeline {
     this.size = Float64Array.from(own('size'), (index) => sizes[index]);
     this.stack = own('stack');
     this.module = own('module');
-    this.code = this.stack.map((stack) => columns.code_of_stack[stack]);
+    this.line = this.stack.map((stack) => columns.lineOfStack[stack]);
+    this.path = this.stack.map((stack) => columns.pathOfStack[stack]);
     this.tensor = own('tensor') ?? new Int32Array(this.born.length);
     this.category = own('category') ?? new Int32Array(this.born.length);
     this.smallerMoments = own('smallerMoments');

@@ -108,18 +108,19 @@ function colourOf(rank) {
 // -- axes ----------------------------------------------------------------------------------------------------------
 
 // Round numbers between `from` and `to`, about `count` of them.
-function ticks(from, to, count, base = 10) {
+function ticks(from, to, count) {
   const rough = (to - from) / Math.max(count, 1);
-  const power = base ** Math.floor(Math.log(rough) / Math.log(base));
+  const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough) ?? 10 * power;
   const found = [];
   for (let value = Math.ceil(from / step) * step; value <= to; value += step) found.push(value);
   return found;
 }
 
-// Round numbers of the binary unit that the step is in: 200 MiB, not 209.7.
+// Powers of two, as sizes in memory are round in them.
 function byteTicks(from, to, count) {
-  const rough = Math.max((to - from) / Math.max(count, 1), 1);
-  const unit = 1024 ** Math.floor(Math.log2(rough) / 10);
-  return ticks(from / unit, to / unit, count).map((value) => value * unit).filter((value) => Number.isInteger(value));
+  const step = Math.max(2 ** Math.ceil(Math.log2((to - from) / Math.max(count, 1))), 1);
+  const found = [];
+  for (let value = Math.ceil(from / step) * step; value <= to; value += step) found.push(value);
+  return found;
 }
