@@ -29,8 +29,6 @@ from composer_memprof.analysis.snapshot import (
 #: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot.
 LIFE = np.dtype([('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('address', 'u8'), ('stack', 'i4'), ('module', 'i4')])
 
-#: Spans of the history that keep the moments of their largest and smallest total.
-_SPANS = 4000
 #: Lines of code whose smaller blocks have a curve of their own; those that held most at the peak.
 _CURVES = 24
 
@@ -107,13 +105,16 @@ def lines_of(stacks: Sequence[Stack]) -> Lines:
     return Lines(list(index), np.array(of_stack, dtype=np.int32))
 
 
-def timeline_of(history: DeviceHistory) -> Timeline:
-    """One device's timeline with every block drawn exactly."""
+def timeline_of(history: DeviceHistory, spans: int) -> Timeline:
+    """One device's timeline with every block drawn exactly.
+
+    ``spans``: if blocks are summed up later, then at the moments of the largest and smallest total of so many spans.
+    """
     lives = lifetimes(history)
     total = lives.allocated()
     peak = int(total.argmax())
     rows = _by_birth(lives)
-    moments = extremes(total)
+    moments = extremes(total, spans)
     return Timeline(
         device=history.device,
         total=total,
@@ -121,9 +122,7 @@ def timeline_of(history: DeviceHistory) -> Timeline:
         time_us=np.concatenate([[0], history.time_us - history.time_us[0]]) if history.has_times else None,
         peak=peak,
         blocks=rows,
-        smaller=SmallerBlocks(
-            0, 0, moments, np.zeros(0, dtype=np.int32), np.zeros((1, len(moments)), dtype=np.int64)
-        ),
+        smaller=SmallerBlocks(0, 0, moments, np.zeros(0, dtype=np.int32), np.zeros((1, len(moments)), dtype=np.int64)),
     )
 
 
@@ -180,7 +179,7 @@ def _sums(rows: np.ndarray, lines: Lines, moments: np.ndarray, peak: int) -> Sma
     )
 
 
-def extremes(values: np.ndarray, spans: int = _SPANS) -> np.ndarray:
+def extremes(values: np.ndarray, spans: int) -> np.ndarray:
     """Where each span of ``values`` is largest and smallest, ascending, and the first and the last index."""
     count = len(values)
     if count <= 2 * spans:

@@ -219,7 +219,7 @@ class Page {
     const unit = this.axis.time ? 1000 : 1;
     const digits = this.axis.time ? 3 : 0;
     for (const name of ['from', 'to']) {
-      if (document.activeElement !== element(name)) element(name).value = String(+(this[name] / unit).toFixed(digits));
+      if (this.typing !== name) element(name).value = String(+(this[name] / unit).toFixed(digits));
     }
     element('unit').textContent = this.axis.time ? 'ms' : 'events';
     document.body.dataset.drawn = 'yes';
@@ -407,13 +407,13 @@ class Page {
     return { name: names[name], where: line ? `${files[file]}:${line}` : files[file] };
   }
 
-  // In one line: the function, and the file without its folders.
+  // In one line: the function, and the file with its folder's name.
   framesWords(frames) {
     if (!frames.length) return 'no stack: allocated before the recording, or by other threads';
     return frames
       .map((frame) => {
         const { name, where } = this.frameWords(frame);
-        return `${name} ${where.slice(where.lastIndexOf('/') + 1)}`;
+        return `${name} ${where.split('/').slice(-2).join('/')}`;
       })
       .join('  ←  ');
   }
@@ -653,7 +653,10 @@ class Page {
     on('device', 'change', () => this.openDevice(Number(element('device').value)));
     on('key', 'change', () => { this.setKey(element('key').value); this.renew(); });
     on('axis', 'change', () => this.setAxis(element('axis').value === 'time'));
-    for (const name of ['from', 'to']) on(name, 'change', () => this.readRange());
+    for (const name of ['from', 'to']) {
+      on(name, 'input', () => { this.typing = name; });
+      on(name, 'change', () => { this.typing = null; this.readRange(); });
+    }
     for (const name of ['smallest', 'find']) on(name, 'input', () => { this.readFilters(); this.renew(); });
     on('reset', 'click', () => { this.chosen = null; this.reset(); });
     on('at-peak', 'click', () => this.listAt(this.timeline.peak));

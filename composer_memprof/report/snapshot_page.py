@@ -25,14 +25,15 @@ from composer_memprof.words import human_bytes
 
 MAX_BYTES = 5_000_000
 _SCRIPTS = ('snapshot_page_data.js', 'snapshot_page_picture.js', 'snapshot_page.js')
-#: Moments whose time is kept; those between are interpolated.
-_TIMES = 100_000
+#: Bytes of the page for each moment whose time is kept, those between being interpolated; and for each span that keeps
+#: its extremes where smaller blocks are summed up: 100,000 moments and 4,000 spans of a page as large as it may be.
+_BYTES_A_TIME, _BYTES_A_SPAN = 50, 1250
 #: What a name or a stack of a file that is not trusted may take of the page.
 _LONGEST_NAME, _DEEPEST_STACK = 300, 200
 
 
 def write_snapshot_page(snapshot: Snapshot, path: Path, title: str, max_bytes: int = MAX_BYTES) -> None:
-    """Write the page of a snapshot to ``path``, in at most ``max_bytes``.
+    """Write the page of a snapshot to ``path``, in at most ``max_bytes`` unless its names alone take more.
 
     As many of the largest blocks are drawn exactly as fit; the smaller ones are summed up, and the page says so.
     """
@@ -42,11 +43,13 @@ def write_snapshot_page(snapshot: Snapshot, path: Path, title: str, max_bytes: i
 def snapshot_page(snapshot: Snapshot, title: str, max_bytes: int = MAX_BYTES) -> str:
     """The page as text; see ``write_snapshot_page``."""
     lines = lines_of(snapshot.stacks)
-    whole = [timeline_of(history) for history in snapshot.devices]
+    share = max_bytes // max(len(snapshot.devices), 1)
+    spans, times = share // _BYTES_A_SPAN + 1, share // _BYTES_A_TIME + 16
+    whole = [timeline_of(history, spans) for history in snapshot.devices]
     timelines = whole
     most = max((len(timeline.blocks) for timeline in whole), default=0)
     while True:
-        page = _render(snapshot, timelines, lines, title)
+        page = _render(snapshot, timelines, lines, title, times)
         size = len(page.encode('utf-8'))
         if size <= max_bytes or most == 0:
             return page
@@ -66,11 +69,13 @@ class _Facts:
     drawn: str
 
 
-def _render(snapshot: Snapshot, timelines: list[Timeline], lines: Lines, title: str) -> str:
+def _render(snapshot: Snapshot, timelines: list[Timeline], lines: Lines, title: str, most_times: int) -> str:
     script = '\n'.join(_part(name) for name in _SCRIPTS)
     style = _part('snapshot_page.css')
     kind = snapshot.meta.device or 'device'
-    facts = [_facts(timeline, kind, snapshot, history) for timeline, history in zip(timelines, snapshot.devices)]
+    facts = [
+        _facts(timeline, kind, snapshot, history, most_times) for timeline, history in zip(timelines, snapshot.devices)
+    ]
     return PAGES.get_template('snapshot_page.html.j2').render(
         title=title,
         facts=facts,
@@ -80,7 +85,7 @@ def _render(snapshot: Snapshot, timelines: list[Timeline], lines: Lines, title: 
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=pack(*_data(snapshot, timelines, lines, [fact.name for fact in facts])) if timelines else '',
+        data=pack(*_data(snapshot, timelines, lines, [fact.name for fact in facts], most_times)) if timelines else '',
     )
 
 
@@ -97,7 +102,7 @@ def _hash(text: str) -> str:
 # -- in words -----------------------------------------------------------------------------------------------------
 
 
-def _facts(timeline: Timeline, kind: str, snapshot: Snapshot, history: DeviceHistory) -> _Facts:
+def _facts(timeline: Timeline, kind: str, snapshot: Snapshot, history: DeviceHistory, most_times: int) -> _Facts:
     moment = f'after event {timeline.peak:,} of {timeline.events:,}'
     if timeline.time_us is not None:
         moment += f', {_human_time(int(timeline.time_us[timeline.peak]))} from the first'
@@ -108,23 +113,23 @@ def _facts(timeline: Timeline, kind: str, snapshot: Snapshot, history: DeviceHis
         peak=human_bytes(timeline.peak_bytes),
         moment=moment,
         reserved=reserved,
-        drawn=_how_drawn(timeline),
+        drawn=_how_drawn(timeline, most_times),
     )
 
 
-def _how_drawn(timeline: Timeline) -> str:
+def _how_drawn(timeline: Timeline, most_times: int) -> str:
     smaller, drawn = timeline.smaller, len(timeline.blocks)
     if smaller.blocks:
         share = timeline.live_blocks(timeline.peak)['size'].sum() / max(timeline.peak_bytes, 1)
         words = (
             f'Of {drawn + smaller.blocks:,} blocks the {drawn:,} largest, {100 * share:.1f} % of the peak, are drawn '
             f'one by one. The others, of {human_bytes(smaller.largest)} and less, are summed by the line that asked '
-            f'for them at {len(smaller.moments):,} moments, each span’s highest and lowest among them, and hatched.'
+            f'for them at {len(smaller.moments):,} moments, the highest and lowest of each span among them, and hatched.'
         )
     else:
         words = f'All {drawn:,} blocks are drawn exactly.'
-    if timeline.time_us is not None and len(timeline.time_us) > _TIMES:
-        kept = _moments_with_time(timeline.time_us)
+    if timeline.time_us is not None and len(timeline.time_us) > most_times:
+        kept = _moments_with_time(timeline.time_us, most_times)
         between = np.interp(np.arange(len(timeline.time_us)), kept, timeline.time_us[kept])
         off = int(np.ceil(np.abs(between - timeline.time_us).max()))
         words += f' Times are off by at most {_human_time(off)}.'
@@ -167,7 +172,7 @@ def _out_of_memory(snapshot: Snapshot) -> str:
 
 
 def _data(
-    snapshot: Snapshot, timelines: list[Timeline], lines: Lines, names: list[str]
+    snapshot: Snapshot, timelines: list[Timeline], lines: Lines, names: list[str], most_times: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     curves = [timeline.smaller.lines for timeline in timelines]
     used = np.unique(np.concatenate([[0], *(timeline.blocks['stack'] for timeline in timelines)])).astype(np.int64)
@@ -200,7 +205,7 @@ def _data(
                 'curves': np.searchsorted(used_lines, smaller.lines).tolist(),
             }
         )
-        parts = _device_columns(timeline, history, snapshot)
+        parts = _device_columns(timeline, history, snapshot, most_times)
         parts['stack'] = np.searchsorted(used, timeline.blocks['stack']).astype(np.int32)
         columns.update({f'{number}.{name}': column for name, column in parts.items()})
     header['frames'] = frames.listed
@@ -209,7 +214,9 @@ def _data(
     return header, columns
 
 
-def _device_columns(timeline: Timeline, history: DeviceHistory, snapshot: Snapshot) -> dict[str, np.ndarray]:
+def _device_columns(
+    timeline: Timeline, history: DeviceHistory, snapshot: Snapshot, most_times: int
+) -> dict[str, np.ndarray]:
     blocks, smaller = timeline.blocks, timeline.smaller
     sizes, size = np.unique(blocks['size'], return_inverse=True)
     columns = {
@@ -222,11 +229,11 @@ def _device_columns(timeline: Timeline, history: DeviceHistory, snapshot: Snapsh
         'smallerSizes': smaller.sizes,
     }
     if timeline.reserved is not None:
-        changes = _changes(timeline.reserved)
+        changes = _changes(timeline.reserved, most_times // 4)
         columns['reservedMoments'] = changes.astype(np.int32)
         columns['reservedSizes'] = timeline.reserved[changes]
     if timeline.time_us is not None:
-        kept = _moments_with_time(timeline.time_us)
+        kept = _moments_with_time(timeline.time_us, most_times)
         columns['timeMoments'] = kept.astype(np.int32)
         columns['times'] = timeline.time_us[kept]
         phases = snapshot.phases
@@ -239,29 +246,27 @@ def _device_columns(timeline: Timeline, history: DeviceHistory, snapshot: Snapsh
     return columns
 
 
-def _changes(values: np.ndarray) -> np.ndarray:
+def _changes(values: np.ndarray, most: int) -> np.ndarray:
     """Where a curve begins, and where it is other than before; of a curve with very many steps, its extremes."""
     found = np.append(0, np.flatnonzero(np.diff(values)) + 1)
-    if len(found) <= _TIMES // 4:
+    if len(found) <= most:
         return found
-    width = -(-len(found) // (_TIMES // 8))
+    width = -(-len(found) // (most // 2))
     groups = [found[begin : begin + width] for begin in range(0, len(found), width)]
     kept = [place for group in groups for place in (group[values[group].argmax()], group[values[group].argmin()])]
     return np.unique([0, *kept])
 
 
-def _moments_with_time(times: np.ndarray) -> np.ndarray:
+def _moments_with_time(times: np.ndarray, most: int) -> np.ndarray:
     """All moments, or every so many and those around the longest pauses, where interpolation would be most wrong."""
-    if len(times) <= _TIMES:
+    if len(times) <= most:
         return np.arange(len(times))
-    even = np.linspace(0, len(times) - 1, _TIMES // 2).astype(np.int64)
-    pauses = np.argpartition(-np.diff(times), _TIMES // 4)[: _TIMES // 4]
+    even = np.linspace(0, len(times) - 1, most // 2).astype(np.int64)
+    pauses = np.argpartition(-np.diff(times), most // 4)[: most // 4]
     return np.unique(np.concatenate([even, pauses, pauses + 1]))
 
 
-def _tensor_of_block(
-    blocks: np.ndarray, history: DeviceHistory, snapshot: Snapshot
-) -> tuple[np.ndarray, np.ndarray]:
+def _tensor_of_block(blocks: np.ndarray, history: DeviceHistory, snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
     """For each block the name of the tensor seen in it and its category plus one; 0 where none was."""
     tensors = snapshot.tensors
     name, category = np.zeros(len(blocks), dtype=np.int32), np.zeros(len(blocks), dtype=np.int32)

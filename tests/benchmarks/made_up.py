@@ -53,9 +53,9 @@ class _Training:
             if len(self.trace) >= self.most:
                 break
             self._batch(batch, forward)
-        segments = [
-            self._segment(address, size, []) for address, size in size_of.items()
-        ] + [self._segment(address, size, frames) for address, (size, frames) in self.live.items()]
+        segments = [self._segment(address, size, []) for address, size in size_of.items()] + [
+            self._segment(address, size, frames) for address, (size, frames) in self.live.items()
+        ]
         return {
             'segments': segments,
             'device_traces': [self.trace],
