@@ -129,7 +129,7 @@ def test_a_page_that_may_be_small_sums_up_more_and_says_so() -> None:
     snapshot = loaded(training_snapshot(events=200_000, stacks=200))
     whole = snapshot_page(snapshot, 'x')
     assert 'blocks are drawn exactly' in whole
-    for most in (len(whole) * 9 // 10, len(whole) // 2):
+    for most in (len(whole) // 2, len(whole) // 3):
         page = snapshot_page(snapshot, 'x', max_bytes=most)
         assert len(page.encode()) <= most
         words = re.search(r'Of ([\d,]+) blocks the ([\d,]+) largest, ([\d.]+) % of the peak', page)
@@ -257,7 +257,7 @@ def test_the_wheel_a_drag_and_the_range_zoom_and_a_double_click_shows_all(opened
     page.press('#to', 'Enter')
     assert time_range(page) == (2, 3.5)
     page.select_option('#axis', 'event')
-    assert time_range(page) == (3, 4)
+    assert time_range(page) == (3, 7)  # at least four events
     page.click('#reset')
     assert time_range(page) == (0, 20)
 
