@@ -13,23 +13,23 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.lifetimes import Lifetimes, lifetimes
+from composer_memprof.analysis.categories import CATEGORIES, Categories, categories
 from composer_memprof.analysis.frames import own_frames
-from composer_memprof.analysis.snapshot import (
-    SEGMENT_ALLOC,
-    SEGMENT_FREE,
-    SEGMENT_MAP,
-    SEGMENT_UNMAP,
-    DeviceHistory,
-    Frame,
-    Stack,
-)
+from composer_memprof.analysis.lifetimes import Lifetimes, lifetimes
+from composer_memprof.analysis.reserved import is_caching, reserved_over_time
+from composer_memprof.analysis.snapshot import DeviceHistory, Frame, Snapshot, Stack
 
 #: ``died`` is one past the last moment where the block is still allocated at the end, ``born`` is 0 where it was
-#: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot.
-LIFE = np.dtype([('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('address', 'u8'), ('stack', 'i4'), ('module', 'i4')])
+#: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot, the last three as in
+#: :class:`Categories`.
+LIFE = np.dtype(
+    [
+        *(('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('stack', 'i4'), ('module', 'i4')),
+        *(('category', 'i1'), ('rule', 'i1'), ('tensor', 'i4')),
+    ]
+)
 
-#: Lines of code whose smaller blocks have a curve of their own; those that held most at the peak.
+#: Lines of code, by category, whose smaller blocks have a curve of their own: those that held most at the peak.
 _CURVES = 24
 
 
@@ -45,20 +45,22 @@ class Lines:
 
 @dataclass(frozen=True)
 class SmallerBlocks:
-    """Blocks that are not drawn one by one, summed by the line that asked for them.
+    """Blocks that are not drawn one by one, summed by the line that asked for them and by category.
 
     Args:
         blocks (int): how many there are.
         largest (int): bytes of the largest among them; 0 where there is none.
         moments (ndarray): int64; where the sums are known, ascending, from the first moment to the last.
-        lines (ndarray): int32; the lines that have a curve, the largest at the peak first.
-        sizes (ndarray): int64, a row for each of ``lines`` and a last one for all else, a column for each moment.
+        lines (ndarray): int32; the line of each curve, the largest at the peak first.
+        categories (ndarray): int32; the category of each.
+        sizes (ndarray): int64, a row for each curve and a last one for all else, a column for each moment.
     """
 
     blocks: int
     largest: int
     moments: np.ndarray
     lines: np.ndarray
+    categories: np.ndarray
     sizes: np.ndarray
 
 
@@ -105,24 +107,23 @@ def lines_of(stacks: Sequence[Stack]) -> Lines:
     return Lines(list(index), np.array(of_stack, dtype=np.int32))
 
 
-def timeline_of(history: DeviceHistory, spans: int) -> Timeline:
+def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Timeline:
     """One device's timeline with every block drawn exactly.
 
     ``spans``: if blocks are summed up later, then at the moments of the largest and smallest total of so many spans.
     """
     lives = lifetimes(history)
     total = lives.allocated()
-    peak = int(total.argmax())
-    rows = _by_birth(lives)
     moments = extremes(total, spans)
+    none = np.zeros(0, dtype=np.int32)
     return Timeline(
         device=history.device,
         total=total,
-        reserved=reserved_over_time(history, int(total[peak])),
+        reserved=reserved_over_time(history) if is_caching(snapshot, history) else None,
         time_us=np.concatenate([[0], history.time_us - history.time_us[0]]) if history.has_times else None,
-        peak=peak,
-        blocks=rows,
-        smaller=SmallerBlocks(0, 0, moments, np.zeros(0, dtype=np.int32), np.zeros((1, len(moments)), dtype=np.int64)),
+        peak=int(total.argmax()),
+        blocks=_by_birth(lives, categories(snapshot, history, lives)),
+        smaller=SmallerBlocks(0, 0, moments, none, none, np.zeros((1, len(moments)), dtype=np.int64)),
     )
 
 
@@ -139,42 +140,36 @@ def sum_up_smaller(timeline: Timeline, lines: Lines, most_blocks: int) -> Timeli
     return dataclasses.replace(timeline, blocks=rows[chosen], smaller=smaller)
 
 
-def _by_birth(lives: Lifetimes) -> np.ndarray:
+def _by_birth(lives: Lifetimes, found: Categories) -> np.ndarray:
     """As ``LIFE``; those from before the recording, the largest first."""
     rows = np.zeros(len(lives), dtype=LIFE)
     rows['born'], rows['died'] = lives.start + 1, lives.freed + 1
-    for name in ('size', 'address', 'stack', 'module'):
+    for name in ('size', 'stack', 'module'):
         rows[name] = getattr(lives, name)
+    for name in ('category', 'rule', 'tensor'):
+        rows[name] = getattr(found, name)
     return rows[np.lexsort((np.where(rows['born'] == 0, -rows['size'], 0), rows['born']))]
 
 
-def reserved_over_time(history: DeviceHistory, peak_bytes: int) -> Optional[np.ndarray]:
-    """Bytes held in segments at each moment, worked back from the end; None where the history can't tell."""
-    grows = np.isin(history.action, (SEGMENT_ALLOC, SEGMENT_MAP))
-    shrinks = np.isin(history.action, (SEGMENT_FREE, SEGMENT_UNMAP))
-    change = np.where(grows, history.size, 0) - np.where(shrinks, history.size, 0)
-    if not change.any() and history.reserved < peak_bytes:
-        return None  # a recorder that sees no segments
-    return history.reserved - change.sum() + np.concatenate([[0], np.cumsum(change)])
-
-
 def _sums(rows: np.ndarray, lines: Lines, moments: np.ndarray, peak: int) -> SmallerBlocks:
-    line = lines.of_stack[rows['stack']]
-    at_peak = np.zeros(len(lines.frames), dtype=np.int64)
+    kinds = len(CATEGORIES)
+    group = lines.of_stack[rows['stack']].astype(np.int64) * kinds + rows['category']
+    at_peak = np.zeros(len(lines.frames) * kinds, dtype=np.int64)
     there = (rows['born'] <= peak) & (peak < rows['died'])
-    np.add.at(at_peak, line[there], rows['size'][there])
+    np.add.at(at_peak, group[there], rows['size'][there])
     largest = np.argsort(-at_peak, kind='stable')[:_CURVES]
     largest = largest[at_peak[largest] > 0]
-    curve = np.full(len(lines.frames), len(largest))
+    curve = np.full(len(at_peak), len(largest))
     curve[largest] = np.arange(len(largest))
     change = np.zeros((len(largest) + 1, len(moments) + 1), dtype=np.int64)
-    np.add.at(change, (curve[line], np.searchsorted(moments, rows['born'])), rows['size'])
-    np.subtract.at(change, (curve[line], np.searchsorted(moments, rows['died'])), rows['size'])
+    np.add.at(change, (curve[group], np.searchsorted(moments, rows['born'])), rows['size'])
+    np.subtract.at(change, (curve[group], np.searchsorted(moments, rows['died'])), rows['size'])
     return SmallerBlocks(
         blocks=len(rows),
         largest=int(rows['size'].max(initial=0)),
         moments=moments,
-        lines=largest.astype(np.int32),
+        lines=(largest // kinds).astype(np.int32),
+        categories=(largest % kinds).astype(np.int32),
         sizes=np.cumsum(change, axis=1)[:, :-1],
     )
 

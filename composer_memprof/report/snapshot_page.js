@@ -4,6 +4,7 @@
 const element = (id) => document.getElementById(id);
 const GUTTER = { left: 70, top: 18, axis: 22, phases: 15, batches: 15 };
 const ROWS = 25;
+const LEGEND = 10;
 
 function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -24,10 +25,9 @@ class Page {
   openDevice(number) {
     this.timeline = new Timeline(this.header, this.columns, number);
     this.byTime = this.timeline.time !== null;
-    this.chosen = null; // {block}, {key} or {curve}
+    this.chosen = null; // {block}, or all with the same {by, key}
     this.moment = this.timeline.peak; // whose blocks are listed
     this.clicked = null;
-    this.byBlock = false;
     this.shownRows = ROWS;
     element('axis').value = this.byTime ? 'time' : 'event';
     element('axis').options[0].disabled = !this.byTime;
@@ -46,40 +46,41 @@ class Page {
       return phase < 0 ? 0 : 1 + timeline.phases.names[phase];
     });
     this.keys = {
-      line: { of: timeline.line, words: (key) => this.framesWords(header.lines[key]) },
-      'call path': { of: timeline.path, words: (key) => this.framesWords(header.paths[key]) },
-      module: { of: timeline.module, words: (key) => header.modules[key] || 'no module' },
-      kind: { of: timeline.category, words: (key) => header.categories[key] || 'all else: activations, temporaries' },
-      phase: { of: phaseOf, words: (key) => (key ? `allocated in ${header.phases[key - 1]}` : 'allocated before') },
+      category: { of: timeline.category, curves: timeline.curveCategories, words: (key) => header.categories[key] },
+      line: { of: timeline.line, curves: timeline.curves, words: (key) => this.framesWords(header.lines[key]) },
+      'call path': { of: timeline.path, curves: [], words: (key) => this.framesWords(header.paths[key]) },
+      module: { of: timeline.module, curves: [], words: (key) => header.modules[key] || 'no module' },
+      phase: { of: phaseOf, curves: [], words: (key) => (key ? `allocated in ${header.phases[key - 1]}` : 'allocated before') },
     };
-    const offered = Object.keys(this.keys).filter((name) => name === 'line' || name === 'call path' || this.keys[name].of.some((key) => key));
-    element('key').replaceChildren(...offered.map((name) => make('option', { value: name, textContent: name })));
-    this.setKey('line');
+    const offered = Object.keys(this.keys).filter((name) => !['module', 'phase'].includes(name) || this.keys[name].of.some((key) => key));
+    const options = () => offered.map((name) => make('option', { value: name, textContent: name }));
+    element('key').replaceChildren(...options());
+    element('rows-by').replaceChildren(...options(), make('option', { value: '', textContent: 'single block' }));
+    element('rows-by').value = this.rowsBy = 'line';
+    this.setColours('category');
   }
 
-  setKey(name) {
-    this.keyName = name;
-    this.key = this.keys[name];
-    if (this.chosen && this.chosen.block === undefined) this.chosen = null;
+  setColours(name) {
+    this.colourBy = name;
+    const key = this.keys[name];
     // The largest at the peak take the colours that are easiest to tell apart.
-    const sizes = new Map(this.groupsAt(this.timeline.peak).map((group) => [group.key, group.bytes]));
-    for (const key of this.key.of) if (!sizes.has(key)) sizes.set(key, 0);
-    const ranked = [...sizes.keys()].filter((key) => key >= 0).sort((one, other) => sizes.get(other) - sizes.get(one));
-    this.rank = new Map(ranked.map((key, rank) => [key, rank]));
+    const sizes = new Map(this.groupsAt(this.timeline.peak, name).map((group) => [group.key, group.bytes]));
+    for (const found of key.of) if (!sizes.has(found)) sizes.set(found, 0);
+    const ranked = [...sizes.keys()].filter((found) => found >= 0).sort((one, other) => sizes.get(other) - sizes.get(one));
+    this.rank = new Map(ranked.map((found, rank) => [found, rank]));
     this.recolour();
   }
 
-  // Smaller blocks are known by their line alone.
-  keyOfCurve(curve) {
-    const line = this.timeline.curves[curve];
-    return this.keyName === 'line' && line !== undefined ? line : -1;
+  // -1 where a curve of smaller blocks is of no one key.
+  keyOf(id, name) {
+    return (id >= 0 ? this.keys[name].of[id] : this.keys[name].curves[FIRST_CURVE - id]) ?? -1;
   }
 
   colourOfKey(key) {
     return key < 0 ? [140, 146, 156] : colourOf(this.rank.get(key) ?? 0);
   }
 
-  // For each key its colours: as they are, beside what is chosen, and filtered out.
+  // For each key its colours: as they are, and beside what is chosen.
   recolour() {
     const ground = this.dark.matches ? [20, 24, 31] : [255, 255, 255];
     const edge = this.dark.matches ? [0, 0, 0] : [255, 255, 255];
@@ -88,13 +89,9 @@ class Page {
     for (const key of [...this.rank.keys(), -1]) {
       const colour = this.colourOfKey(key);
       const faint = mixed(colour, ground, 0.72);
-      this.paints.set(key, {
-        plain: pair(colour, false), faint: pair(faint, false),
-        hatched: pair(colour, true), faintHatched: pair(faint, true),
-      });
+      this.paints.set(key, [pair(colour, false), pair(faint, false), pair(colour, true), pair(faint, true)]);
     }
-    const grey = mixed([128, 134, 144], ground, 0.75);
-    this.grey = pair(grey, false);
+    this.grey = pair(mixed([128, 134, 144], ground, 0.75), false); // filtered out
   }
 
   isShown(block) {
@@ -107,21 +104,15 @@ class Page {
   }
 
   isChosen(id) {
-    const { chosen } = this;
-    if (chosen.block !== undefined) return chosen.block === id;
-    if (chosen.key !== undefined) return (id >= 0 ? this.key.of[id] : this.keyOfCurve(FIRST_CURVE - id)) === chosen.key;
-    return FIRST_CURVE - id === chosen.curve;
+    const { block, by, key } = this.chosen;
+    return block === undefined ? this.keyOf(id, by) === key : block === id;
   }
 
   painter() {
-    const { chosen } = this;
     return (id) => {
-      const isCurve = id < 0;
-      if (!(isCurve ? this.isCurveShown(FIRST_CURVE - id) : this.isShown(id))) return this.grey;
-      const paints = this.paints.get(isCurve ? this.keyOfCurve(FIRST_CURVE - id) : this.key.of[id]);
-      const faint = chosen && !this.isChosen(id);
-      if (isCurve) return faint ? paints.faintHatched : paints.hatched;
-      return faint ? paints.faint : paints.plain;
+      if (!(id < 0 ? this.isCurveShown(FIRST_CURVE - id) : this.isShown(id))) return this.grey;
+      const isFaint = this.chosen && !this.isChosen(id);
+      return this.paints.get(this.keyOf(id, this.colourBy))[(id < 0 ? 2 : 0) + (isFaint ? 1 : 0)];
     };
   }
 
@@ -429,32 +420,33 @@ class Page {
 
   wordsOf(id) {
     const { timeline, header } = this;
+    const category = header.categories[this.keyOf(id, 'category')];
     if (id >= 0) {
-      const what = header.tensors[timeline.tensor[id]];
-      const kind = header.categories[timeline.category[id]];
-      return { bytes: timeline.size[id], kind: [kind, what].filter(Boolean).join(' '), frames: header.paths[timeline.path[id]] };
+      const kind = [category, header.tensors[timeline.tensor[id]]].filter(Boolean).join(' ');
+      return { bytes: timeline.size[id], kind, frames: header.paths[timeline.path[id]] };
     }
-    const curve = FIRST_CURVE - id;
-    return { kind: 'smaller blocks, summed', frames: header.lines[timeline.curves[curve]] };
+    return { kind: category ?? '', frames: header.lines[timeline.curves[FIRST_CURVE - id]] };
   }
 
   // -- the list ----------------------------------------------------------------------------------------------------
 
-  groupsAt(moment) {
+  groupsAt(moment, by) {
     const { timeline } = this;
     const groups = new Map();
-    const add = (key, bytes, blocks, curve) => {
-      const group = groups.get(key) ?? { key, bytes: 0, blocks: 0, summed: false };
+    const add = (id, bytes) => {
+      const key = this.keyOf(id, by);
+      const group = groups.get(key) ?? { key, bytes: 0, blocks: 0, summed: false, largest: id };
       group.bytes += bytes;
-      group.blocks += blocks;
-      group.summed ||= curve;
+      if (id >= 0) group.blocks += 1;
+      else group.summed = true;
+      if (id >= 0 && (group.largest < 0 || timeline.size[id] > timeline.size[group.largest])) group.largest = id;
       groups.set(key, group);
     };
-    for (const block of timeline.liveAt(moment)) if (this.isShown(block)) add(this.key.of[block], timeline.size[block], 1, false);
+    for (const block of timeline.liveAt(moment)) if (this.isShown(block)) add(block, timeline.size[block]);
     const known = lastAtMost(timeline.smallerMoments, moment);
     for (let curve = 0; curve <= timeline.curves.length; curve++) {
       const bytes = timeline.smallerAt(curve, known);
-      if (bytes && this.isCurveShown(curve)) add(this.keyOfCurve(curve), bytes, 0, true);
+      if (bytes && this.isCurveShown(curve)) add(FIRST_CURVE - curve, bytes);
     }
     return [...groups.values()].sort((one, other) => other.bytes - one.bytes);
   }
@@ -466,15 +458,29 @@ class Page {
     element('at-peak').setAttribute('aria-pressed', String(moment === timeline.peak));
     element('at-moment').setAttribute('aria-pressed', String(moment !== timeline.peak));
     element('at-moment').disabled = this.clicked === null;
-    element('by-key').setAttribute('aria-pressed', String(!this.byBlock));
-    element('by-block').setAttribute('aria-pressed', String(this.byBlock));
-    element('by-key').textContent = `by ${this.keyName}`;
-    const rows = this.byBlock ? this.blockRows(moment) : this.groupRows(moment);
+    const rows = this.rowsBy ? this.groupRows(moment) : this.blockRows(moment);
     element('rows').replaceChildren(...rows.slice(0, this.shownRows).map((row) => this.row(row, total)));
     if (!rows.length) element('rows').replaceChildren(make('li', { className: 'hint', textContent: 'Nothing that the filters let through.' }));
     const rest = rows.slice(this.shownRows);
     element('more').hidden = !rest.length;
     element('more').textContent = `${humanCount(rest.length)} more, ${humanBytes(rest.reduce((sum, row) => sum + row.bytes, 0))}`;
+    this.explainColours();
+  }
+
+  // What the colours mean, and what each comes to at the listed moment; a click chooses it.
+  explainColours() {
+    const { colourBy } = this;
+    const groups = this.groupsAt(this.moment, colourBy).filter(({ key }) => key >= 0);
+    const shown = groups.slice(0, LEGEND).map(({ key, bytes }) =>
+      make(
+        'button',
+        { type: 'button', title: this.keys[colourBy].words(key), onclick: () => this.choose({ by: colourBy, key }) },
+        this.swatch(key),
+        make('span', { textContent: this.keys[colourBy].words(key) }),
+        make('b', { textContent: humanBytes(bytes) }),
+      ));
+    if (groups.length > LEGEND) shown.push(make('span', { className: 'hint', textContent: `and ${humanCount(groups.length - LEGEND)} more` }));
+    element('legend').replaceChildren(...shown);
   }
 
   blockRows(moment) {
@@ -483,26 +489,27 @@ class Page {
     blocks.sort((one, other) => timeline.size[other] - timeline.size[one]);
     return blocks.map((block) => {
       const { kind, frames, bytes } = this.wordsOf(block);
-      return { bytes, blocks: '', key: this.key.of[block], words: [kind, this.framesWords(frames)].filter(Boolean).join(' · '), chosen: { block } };
+      return { bytes, blocks: '', largest: block, words: `${kind} · ${this.framesWords(frames)}`, chosen: { block } };
     });
   }
 
   groupRows(moment) {
-    return this.groupsAt(moment).map(({ key, bytes, blocks, summed }) => ({
+    const by = this.rowsBy;
+    return this.groupsAt(moment, by).map(({ key, bytes, blocks, summed, largest }) => ({
       bytes,
-      key,
+      largest,
       blocks: `${humanCount(blocks)}${summed ? '+' : ''} ${blocks === 1 && !summed ? 'block' : 'blocks'}`,
-      words: key < 0 ? 'smaller blocks, not told apart' : this.key.words(key),
-      chosen: { key },
+      words: key < 0 ? 'smaller blocks, not told apart' : this.keys[by].words(key),
+      chosen: { by, key },
     }));
   }
 
-  row({ bytes, blocks, key, words, chosen }, total) {
+  row({ bytes, blocks, largest, words, chosen }, total) {
     const share = (100 * bytes) / Math.max(total, 1);
     const button = make(
       'button',
       { type: 'button', title: words, onclick: () => this.choose(chosen) },
-      this.swatch(key),
+      this.swatch(this.keyOf(largest, this.colourBy)),
       make('span', { className: 'number', textContent: humanBytes(bytes) }),
       make('span', { className: 'number', textContent: `${share.toFixed(1)} %` }),
       make('span', { className: 'number blocks', textContent: blocks }),
@@ -548,13 +555,13 @@ class Page {
     facts.push(['freed', isFreed ? this.whenWords(died) : 'not while it was recorded']);
     if (timeline.time && born && isFreed) facts.push(['lived', humanTime(timeline.time[died] - timeline.time[born])]);
     if (timeline.module[block]) facts.push(['module', header.modules[timeline.module[block]]]);
-    const { kind } = this.wordsOf(block);
-    if (kind) facts.push(['tensor', kind]);
-    const key = this.key.of[block];
-    const same = make('button', { type: 'button', textContent: `All of this ${this.keyName}`, onclick: () => this.choose({ key }) });
+    facts.push(['category', `${header.categories[timeline.category[block]]}: ${header.rules[timeline.rule[block]]}`]);
+    if (timeline.tensor[block]) facts.push(['tensor', header.tensors[timeline.tensor[block]]]);
+    const line = { by: 'line', key: timeline.line[block] };
+    const same = make('button', { type: 'button', textContent: 'All of this line', onclick: () => this.choose(line) });
     const zoom = make('button', { type: 'button', textContent: 'Zoom to its life', onclick: () => this.lookAtLife(block) });
     return [
-      make('div', { className: 'size' }, this.swatch(key), humanBytes(timeline.size[block])),
+      make('div', { className: 'size' }, this.swatch(this.keyOf(block, this.colourBy)), humanBytes(timeline.size[block])),
       this.factList(facts),
       make('div', { className: 'actions' }, same, zoom, this.letGo()),
       make('h3', { textContent: 'Asked for by' }),
@@ -562,10 +569,10 @@ class Page {
     ];
   }
 
-  aboutGroup({ key }) {
+  aboutGroup({ by, key }) {
     const { timeline } = this;
-    const group = this.groupsAt(this.moment).find((found) => found.key === key);
-    const blocks = [...this.key.of.keys()].filter((block) => this.key.of[block] === key);
+    const group = this.groupsAt(this.moment, by).find((found) => found.key === key);
+    const blocks = [...timeline.born.keys()].filter((block) => this.keyOf(block, by) === key);
     const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', `${humanCount(group?.blocks ?? 0)} blocks`]];
     facts.push(['in all', `${humanCount(blocks.length)} blocks drawn exactly`]);
     if (group?.summed) facts.push(['and', 'smaller blocks, hatched']);
@@ -576,8 +583,8 @@ class Page {
       actions.prepend(make('button', { type: 'button', textContent: words, onclick: () => this.choose({ block: largest }) }));
     }
     return [
-      make('div', { className: 'size' }, this.swatch(key), humanBytes(group?.bytes ?? 0)),
-      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.key.words(key) }),
+      make('div', { className: 'size' }, this.swatch(this.keyOf(group?.largest ?? blocks[0], this.colourBy)), humanBytes(group?.bytes ?? 0)),
+      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.keys[by].words(key) }),
       this.factList(facts),
       actions,
       ...this.waysHere(blocks),
@@ -651,7 +658,7 @@ class Page {
     const on = (id, event, act) => element(id).addEventListener(event, act);
     on('controls', 'submit', (event) => event.preventDefault());
     on('device', 'change', () => this.openDevice(Number(element('device').value)));
-    on('key', 'change', () => { this.setKey(element('key').value); this.renew(); });
+    on('key', 'change', () => { this.setColours(element('key').value); this.renew(); });
     on('axis', 'change', () => this.setAxis(element('axis').value === 'time'));
     for (const name of ['from', 'to']) {
       on(name, 'input', () => { this.typing = name; });
@@ -661,8 +668,7 @@ class Page {
     on('reset', 'click', () => { this.chosen = null; this.reset(); });
     on('at-peak', 'click', () => this.listAt(this.timeline.peak));
     on('at-moment', 'click', () => this.listAt(this.clicked));
-    on('by-key', 'click', () => { this.byBlock = false; this.list(); });
-    on('by-block', 'click', () => { this.byBlock = true; this.list(); });
+    on('rows-by', 'change', () => { this.rowsBy = element('rows-by').value; this.shownRows = ROWS; this.list(); });
     on('more', 'click', () => { this.shownRows *= 4; this.list(); });
     for (const button of document.querySelectorAll('.to-peak')) button.addEventListener('click', () => this.lookAtPeak());
     on('timeline', 'wheel', (event) => this.wheel(event));
@@ -716,7 +722,7 @@ class Page {
   listAt(moment) {
     this.moment = moment;
     this.list();
-    if (this.chosen?.key !== undefined) this.describe();
+    if (this.chosen?.by) this.describe();
   }
 
   wheel(event) {
@@ -760,8 +766,7 @@ class Page {
     this.clicked = under.moment;
     const { id } = under;
     if (id === NOTHING) this.choose(null);
-    else if (id >= 0) this.choose({ block: id });
-    else this.choose(this.keyOfCurve(FIRST_CURVE - id) >= 0 ? { key: this.keyOfCurve(FIRST_CURVE - id) } : { key: -1 });
+    else this.choose(id >= 0 ? { block: id } : { by: 'line', key: this.keyOf(id, 'line') });
     if (this.moment !== this.timeline.peak) this.listAt(under.moment);
     else this.list();
   }

@@ -16,8 +16,10 @@ from typing import Any
 import markupsafe
 import numpy as np
 
-from composer_memprof.analysis.peak import own_frames
-from composer_memprof.analysis.snapshot import TENSOR_CATEGORIES, DeviceHistory, Frame, Snapshot, Stack
+from composer_memprof.analysis.categories import CATEGORIES, RULES
+from composer_memprof.analysis.frames import own_frames
+from composer_memprof.analysis.phases import placed
+from composer_memprof.analysis.snapshot import DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.analysis.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.packed import pack
 from composer_memprof.report.pages import PAGES
@@ -45,7 +47,7 @@ def snapshot_page(snapshot: Snapshot, title: str, max_bytes: int = MAX_BYTES) ->
     lines = lines_of(snapshot.stacks)
     share = max_bytes // max(len(snapshot.devices), 1)
     spans, times = share // _BYTES_A_SPAN + 1, share // _BYTES_A_TIME + 16
-    whole = [timeline_of(history, spans) for history in snapshot.devices]
+    whole = [timeline_of(snapshot, history, spans) for history in snapshot.devices]
     timelines = whole
     most = max((len(timeline.blocks) for timeline in whole), default=0)
     while True:
@@ -106,7 +108,9 @@ def _facts(timeline: Timeline, kind: str, snapshot: Snapshot, history: DeviceHis
     moment = f'after event {timeline.peak:,} of {timeline.events:,}'
     if timeline.time_us is not None:
         moment += f', {_human_time(int(timeline.time_us[timeline.peak]))} from the first'
-        moment += _phase_at(snapshot, int(history.time_us[max(timeline.peak - 1, 0)]))
+    batch, phase = placed(history, snapshot.phases, timeline.peak)
+    if batch is not None:
+        moment += f', batch {batch}, {phase}'
     reserved = '' if timeline.reserved is None else human_bytes(int(timeline.reserved.max()))
     return _Facts(
         name=f'{kind} {timeline.device}' if kind != 'cpu' else 'cpu',
@@ -123,8 +127,8 @@ def _how_drawn(timeline: Timeline, most_times: int) -> str:
         share = timeline.live_blocks(timeline.peak)['size'].sum() / max(timeline.peak_bytes, 1)
         words = (
             f'Of {drawn + smaller.blocks:,} blocks the {drawn:,} largest, {100 * share:.1f} % of the peak, are drawn '
-            f'one by one. The others, of {human_bytes(smaller.largest)} and less, are summed by the line that asked '
-            f'for them at {len(smaller.moments):,} moments, the highest and lowest of each span among them, and hatched.'
+            f'one by one. The others, of {human_bytes(smaller.largest)} and less, are summed by line and category '
+            f'at {len(smaller.moments):,} moments, the highest and lowest of each span among them, and hatched.'
         )
     else:
         words = f'All {drawn:,} blocks are drawn exactly.'
@@ -140,14 +144,6 @@ def _human_time(time_us: int) -> str:
     if time_us < 1000:
         return f'{time_us} µs'
     return f'{time_us / 1000:.1f} ms' if time_us < 10_000_000 else f'{time_us / 1e6:.2f} s'
-
-
-def _phase_at(snapshot: Snapshot, time_us: int) -> str:
-    phases = snapshot.phases
-    place = int(np.searchsorted(phases.time_us, time_us, side='right')) - 1
-    if place < 0:
-        return ''
-    return f', batch {phases.batch[place]}, {phases.names[phases.name[place]]}'
 
 
 def _out_of_memory(snapshot: Snapshot) -> str:
@@ -186,7 +182,8 @@ def _data(
         'lines': [frames.indices(() if frame is None else (frame,)) for frame in (lines.frames[i] for i in used_lines)],
         'modules': [module[-_LONGEST_NAME:] for module in snapshot.modules],
         'phases': snapshot.phases.names,
-        'categories': ['', *(category.replace('_', ' ') for category in TENSOR_CATEGORIES)],
+        'categories': [category.replace('_', ' ') for category in CATEGORIES],
+        'rules': RULES,
         'tensors': [name[-_LONGEST_NAME:] for name in snapshot.tensors.names],
         'devices': [],
     }
@@ -203,6 +200,7 @@ def _data(
                 'peak': timeline.peak,
                 'smallerBlocks': smaller.blocks,
                 'curves': np.searchsorted(used_lines, smaller.lines).tolist(),
+                'curveCategories': smaller.categories.tolist(),
             }
         )
         parts = _device_columns(timeline, history, snapshot, most_times)
@@ -225,6 +223,9 @@ def _device_columns(
         'sizes': sizes,
         'size': size.astype(np.int32),
         'module': blocks['module'],
+        'category': blocks['category'].astype(np.int32),
+        'rule': blocks['rule'].astype(np.int32),
+        'tensor': np.append(snapshot.tensors.name, 0)[blocks['tensor']].astype(np.int32),
         'smallerMoments': smaller.moments.astype(np.int32),
         'smallerSizes': smaller.sizes,
     }
@@ -242,7 +243,6 @@ def _device_columns(
         columns['phaseTimes'] = phases.time_us - history.time_us[0]
         columns['phaseBatches'] = phases.batch
         columns['phaseNames'] = phases.name.astype(np.int32)
-        columns['tensor'], columns['category'] = _tensor_of_block(blocks, history, snapshot)
     return columns
 
 
@@ -264,21 +264,6 @@ def _moments_with_time(times: np.ndarray, most: int) -> np.ndarray:
     even = np.linspace(0, len(times) - 1, most // 2).astype(np.int64)
     pauses = np.argpartition(-np.diff(times), most // 4)[: most // 4]
     return np.unique(np.concatenate([even, pauses, pauses + 1]))
-
-
-def _tensor_of_block(blocks: np.ndarray, history: DeviceHistory, snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
-    """For each block the name of the tensor seen in it and its category plus one; 0 where none was."""
-    tensors = snapshot.tensors
-    name, category = np.zeros(len(blocks), dtype=np.int32), np.zeros(len(blocks), dtype=np.int32)
-    moments = np.searchsorted(history.time_us, tensors.time_us, side='right')
-    places: dict[int, list[int]] = {}
-    for place in np.flatnonzero(np.isin(blocks['address'], tensors.address)).tolist():
-        places.setdefault(int(blocks['address'][place]), []).append(place)
-    for row, (address, moment) in enumerate(zip(tensors.address.tolist(), moments.tolist())):
-        for place in places.get(address, ()):
-            if blocks['born'][place] <= moment < blocks['died'][place]:
-                name[place], category[place] = tensors.name[row], tensors.category[row] + 1
-    return name, category
 
 
 class _Frames:

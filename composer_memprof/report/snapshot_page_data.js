@@ -43,6 +43,7 @@ class Timeline {
     this.events = device.events;
     this.peak = device.peak;
     this.curves = device.curves; // the line of each
+    this.curveCategories = device.curveCategories;
     this.smallerBlocks = device.smallerBlocks;
     this.born = own('born');
     this.died = own('life').map((life, block) => life + this.born[block]);
@@ -52,8 +53,9 @@ class Timeline {
     this.module = own('module');
     this.line = this.stack.map((stack) => columns.lineOfStack[stack]);
     this.path = this.stack.map((stack) => columns.pathOfStack[stack]);
-    this.tensor = own('tensor') ?? new Int32Array(this.born.length);
-    this.category = own('category') ?? new Int32Array(this.born.length);
+    this.category = own('category');
+    this.rule = own('rule');
+    this.tensor = own('tensor');
     this.smallerMoments = own('smallerMoments');
     this.smallerSizes = own('smallerSizes');
     this.reservedMoments = own('reservedMoments') ?? null;
