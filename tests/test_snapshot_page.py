@@ -70,7 +70,7 @@ def a_step(big: str = 'big_layer') -> Snapshot:
 def test_the_blocks_drawn_exactly_and_the_smaller_ones_come_to_the_total(most_blocks: int) -> None:
     snapshot = loaded(training_snapshot(events=30_000, stacks=60))
     (history,) = snapshot.devices
-    whole = timeline_of(history, spans=500)
+    whole = timeline_of(snapshot, history, spans=500)
     timeline = sum_up_smaller(whole, lines_of(snapshot.stacks), most_blocks)
     moments = timeline.smaller.moments
     assert timeline.peak in moments
@@ -90,7 +90,9 @@ def test_what_is_summed_up_is_smaller_than_what_is_not(sizes: list[int], freed: 
     rows = [('alloc', number, size, f'f{number % 3}') for number, size in enumerate(sizes)]
     rows += [('free_completed', number, sizes[number], '') for number in freed if number < len(sizes)]
     snapshot = recorded(*rows)
-    timeline = sum_up_smaller(timeline_of(snapshot.devices[0], spans=100), lines_of(snapshot.stacks), most_blocks)
+    timeline = sum_up_smaller(
+        timeline_of(snapshot, snapshot.devices[0], spans=100), lines_of(snapshot.stacks), most_blocks
+    )
     assert sorted(timeline.blocks['size'])[::-1] == sorted(sizes)[::-1][:most_blocks]
     assert timeline.smaller.largest <= min(timeline.blocks['size'], default=1000)
     live = dict.fromkeys(range(0), 0)
@@ -134,7 +136,7 @@ def test_a_page_that_may_be_small_sums_up_more_and_says_so() -> None:
         assert len(page.encode()) <= most
         words = re.search(r'Of ([\d,]+) blocks the ([\d,]+) largest, ([\d.]+) % of the peak', page)
         assert words and int(words[2].replace(',', '')) > 100
-        assert 'summed by the line' in page
+        assert 'summed by line and category' in page
 
 
 @pytest.mark.parametrize('content', [{'device_traces': [], 'segments': []}, {'device_traces': [[]], 'segments': []}])
@@ -281,17 +283,16 @@ def test_what_is_allocated_elsewhere_than_at_the_peak_can_be_listed_and_by_what_
     assert page.inner_text('#live-title').startswith('64.0 MiB allocated at 1')
     assert 'head' not in page.inner_text('#rows')
     page.click('#at-peak')
-    page.select_option('#key', 'kind')
-    assert 'parameter' in page.inner_text('#rows')
-    page.select_option('#key', 'phase')
+    assert 'parameter\n64.0 MiB' in page.inner_text('#legend')
+    page.select_option('#rows-by', 'phase')
     assert 'allocated in forward' in page.inner_text('#rows')
-    page.click('#by-block')
+    page.select_option('#rows-by', label='single block')
     assert page.locator('#rows li').count() == 6
 
 
 def test_the_list_is_used_with_the_keyboard_alone(opened: Any) -> None:
     page = opened(a_step())
-    page.focus('#by-block')
+    page.focus('#rows-by')
     page.keyboard.press('Tab')
     page.keyboard.press('Enter')
     assert 'big_layer' in page.inner_text('#chosen')

@@ -4,7 +4,7 @@
 const element = (id) => document.getElementById(id);
 const GUTTER = { left: 70, top: 18, axis: 22, phases: 15, batches: 15 };
 const ROWS = 25;
-const LEGEND = 10;
+const LEGEND = 8;
 
 function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -77,7 +77,9 @@ class Page {
   }
 
   colourOfKey(key) {
-    return key < 0 ? [140, 146, 156] : colourOf(this.rank.get(key) ?? 0);
+    if (key < 0) return [140, 146, 156];
+    if (this.colourBy === 'category') return fromHex(this.header.categoryColours[key]);
+    return colourOf(this.rank.get(key) ?? 0);
   }
 
   // For each key its colours: as they are, and beside what is chosen.
@@ -213,6 +215,7 @@ class Page {
       if (this.typing !== name) element(name).value = String(+(this[name] / unit).toFixed(digits));
     }
     element('unit').textContent = this.axis.time ? 'ms' : 'events';
+    if (!document.body.dataset.drawn) performance.mark('drawn');
     document.body.dataset.drawn = 'yes';
   }
 
@@ -250,6 +253,7 @@ class Page {
     ink.clip();
     this.drawReserved(ink, colour);
     this.drawMark(ink, this.axis.place(this.timeline.peak), `peak ${humanBytes(this.timeline.total[this.timeline.peak])}`, colour('mark'));
+    for (const moment of this.timeline.outOfMemory) this.drawMark(ink, this.axis.place(moment), 'out of memory', colour('mark'));
     if (this.clicked !== null) this.drawMark(ink, this.axis.place(this.clicked), '', colour('accent'));
     this.drawPhases(ink, colour);
     if (this.drag?.moved) {
@@ -266,7 +270,8 @@ class Page {
     ink.strokeStyle = colour('line');
     ink.textAlign = 'right';
     ink.textBaseline = 'middle';
-    for (const bytes of byteTicks(this.bottom, this.top, box.height / 55)) {
+    const { step, values } = byteTicks(this.bottom, this.top, box.height / 55);
+    for (const bytes of values) {
       const y = Math.round(this.y(bytes)) + 0.5;
       ink.globalAlpha = 0.5;
       ink.beginPath();
@@ -274,7 +279,7 @@ class Page {
       ink.lineTo(box.left + box.width, y);
       ink.stroke();
       ink.globalAlpha = 1;
-      ink.fillText(humanBytes(bytes), box.left - 6, y);
+      ink.fillText(bytesOnAxis(bytes, step), box.left - 6, y);
     }
     ink.textAlign = 'center';
     ink.textBaseline = 'top';
@@ -555,7 +560,7 @@ class Page {
     facts.push(['freed', isFreed ? this.whenWords(died) : 'not while it was recorded']);
     if (timeline.time && born && isFreed) facts.push(['lived', humanTime(timeline.time[died] - timeline.time[born])]);
     if (timeline.module[block]) facts.push(['module', header.modules[timeline.module[block]]]);
-    facts.push(['category', `${header.categories[timeline.category[block]]}: ${header.rules[timeline.rule[block]]}`]);
+    facts.push(['category', `${header.categories[timeline.category[block]]} (${header.rules[timeline.rule[block]]})`]);
     if (timeline.tensor[block]) facts.push(['tensor', header.tensors[timeline.tensor[block]]]);
     const line = { by: 'line', key: timeline.line[block] };
     const same = make('button', { type: 'button', textContent: 'All of this line', onclick: () => this.choose(line) });

@@ -19,10 +19,10 @@ import numpy as np
 from composer_memprof.analysis.categories import CATEGORIES, RULES
 from composer_memprof.analysis.frames import own_frames
 from composer_memprof.analysis.phases import placed
-from composer_memprof.analysis.snapshot import DeviceHistory, Frame, Snapshot, Stack
+from composer_memprof.analysis.snapshot import OOM, DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.analysis.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.packed import pack
-from composer_memprof.report.pages import PAGES
+from composer_memprof.report.pages import CATEGORY_COLORS, PAGES
 from composer_memprof.words import human_bytes
 
 MAX_BYTES = 5_000_000
@@ -30,8 +30,8 @@ _SCRIPTS = ('snapshot_page_data.js', 'snapshot_page_picture.js', 'snapshot_page.
 #: Bytes of the page for each moment whose time is kept, those between being interpolated; and for each span that keeps
 #: its extremes where smaller blocks are summed up: 100,000 moments and 4,000 spans of a page as large as it may be.
 _BYTES_A_TIME, _BYTES_A_SPAN = 50, 1250
-#: What a name or a stack of a file that is not trusted may take of the page.
-_LONGEST_NAME, _DEEPEST_STACK = 300, 200
+#: What a name, a stack or the times without memory of a file that is not trusted may take of the page.
+_LONGEST_NAME, _DEEPEST_STACK, _MARKS = 300, 200, 50
 
 
 def write_snapshot_page(snapshot: Snapshot, path: Path, title: str, max_bytes: int = MAX_BYTES) -> None:
@@ -183,6 +183,7 @@ def _data(
         'modules': [module[-_LONGEST_NAME:] for module in snapshot.modules],
         'phases': snapshot.phases.names,
         'categories': [category.replace('_', ' ') for category in CATEGORIES],
+        'categoryColours': [CATEGORY_COLORS[category] for category in CATEGORIES],
         'rules': RULES,
         'tensors': [name[-_LONGEST_NAME:] for name in snapshot.tensors.names],
         'devices': [],
@@ -198,6 +199,7 @@ def _data(
                 'name': names[number],
                 'events': timeline.events,
                 'peak': timeline.peak,
+                'outOfMemory': (np.flatnonzero(history.action == OOM)[:_MARKS] + 1).tolist(),
                 'smallerBlocks': smaller.blocks,
                 'curves': np.searchsorted(used_lines, smaller.lines).tolist(),
                 'curveCategories': smaller.categories.tolist(),

@@ -42,6 +42,7 @@ class Timeline {
     const device = header.devices[number];
     this.events = device.events;
     this.peak = device.peak;
+    this.outOfMemory = device.outOfMemory;
     this.curves = device.curves; // the line of each
     this.curveCategories = device.curveCategories;
     this.smallerBlocks = device.smallerBlocks;
@@ -161,6 +162,14 @@ function humanBytes(count) {
     size /= 1024;
   }
   return `${size.toFixed(1)} TiB`;
+}
+
+// Sizes on an axis: as many digits as tell one step from the next.
+function bytesOnAxis(count, step) {
+  const power = count ? Math.min(Math.floor(Math.log2(count) / 10), 4) : 0;
+  const unit = 1024 ** power;
+  const digits = Math.max(Math.ceil(Math.log10(unit / step)), 0);
+  return `${+(count / unit).toFixed(digits)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]}`;
 }
 
 function humanTime(microseconds) {

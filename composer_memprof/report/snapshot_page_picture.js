@@ -94,6 +94,10 @@ function fromHsl(hue, saturation, lightness) {
   return [channel(0), channel(8), channel(4)];
 }
 
+function fromHex(colour) {
+  return [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+}
+
 // The n-th colour: a dozen that are easy to tell apart for what is largest, then any number that differ a little.
 const DISTINCT = [
   [76, 120, 168], [229, 150, 65], [84, 162, 75], [204, 92, 92], [126, 104, 176], [69, 173, 168],
@@ -120,7 +124,7 @@ function ticks(from, to, count) {
 // Powers of two, as sizes in memory are round in them.
 function byteTicks(from, to, count) {
   const step = Math.max(2 ** Math.ceil(Math.log2((to - from) / Math.max(count, 1))), 1);
-  const found = [];
-  for (let value = Math.ceil(from / step) * step; value <= to; value += step) found.push(value);
-  return found;
+  const values = [];
+  for (let value = Math.ceil(from / step) * step; value <= to; value += step) values.push(value);
+  return { step, values };
 }

@@ -47,14 +47,15 @@ class _Training:
 
     def snapshot(self) -> dict[str, Any]:
         parameters = [self._place(self.random.choice((1, 4, 4, 16)) << 20) for _ in range(400)]
-        size_of = {address: size for size, address in parameters}
         forward = len(self.stacks) // 2
         for batch in range(10**9):
             if len(self.trace) >= self.most:
                 break
             self._batch(batch, forward)
-        segments = [self._segment(address, size, []) for address, size in size_of.items()] + [
-            self._segment(address, size, frames) for address, (size, frames) in self.live.items()
+        held = {address: (size, []) for size, address in parameters} | self.live
+        segments = [self._segment(address, size, frames) for address, (size, frames) in held.items()]
+        segments += [
+            {**self._segment(address, size, []), 'blocks': []} for size, free in self.free.items() for address in free
         ]
         return {
             'segments': segments,

@@ -25,6 +25,7 @@ from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
+from tests.benchmarks.page import page
 from tests.conftest import Regression, loader
 
 NEVER = {'skip': '1000000ba', 'active': '1ba'}
@@ -190,6 +191,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'profiling': profiling,
     'sampling': sampling,
     'analysis': analysis,
+    'page': page,
 }
 
 
