@@ -335,7 +335,7 @@ def test_blocks_without_a_history_or_times_are_drawn(opened: Any) -> None:
 
 def test_smaller_blocks_are_told_by_their_line(opened: Any) -> None:
     page = opened(loaded(training_snapshot(events=60_000, stacks=200)), max_bytes=90_000)
-    summed = page.locator('#rows li', has=page.locator('.blocks', has_text='+'))
+    summed = page.locator('#rows li', has=page.locator('.blocks', has_text=re.compile(r'[+]|smaller')))
     summed.filter(has_text='layers.py').first.click()
     assert 'smaller blocks, hatched' in page.inner_text('#chosen')
     assert 'layers.py' in page.inner_text('#chosen')

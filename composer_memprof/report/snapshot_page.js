@@ -57,7 +57,11 @@ class Page {
     element('key').replaceChildren(...options());
     element('rows-by').replaceChildren(...options(), make('option', { value: '', textContent: 'single block' }));
     element('rows-by').value = this.rowsBy = 'line';
-    this.setColours('category');
+    // Where most of it is of no known category, lines of code tell more.
+    const [unknown, most] = [header.categories.indexOf('unknown'), timeline.total[timeline.peak] / 2];
+    const isKnown = this.groupsAt(timeline.peak, 'category').every(({ key, bytes }) => key !== unknown || bytes <= most);
+    this.setColours(isKnown ? 'category' : 'line');
+    element('key').value = this.colourBy;
   }
 
   setColours(name) {
@@ -247,14 +251,19 @@ class Page {
     ink.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     ink.font = '11.5px system-ui, sans-serif';
     this.drawAxes(ink, colour);
-    ink.save();
-    ink.beginPath();
-    ink.rect(box.left, 0, box.width, this.canvas.clientHeight);
-    ink.clip();
+    const within = (top, height) => {
+      ink.save();
+      ink.beginPath();
+      ink.rect(box.left, top, box.width, height);
+      ink.clip();
+    };
+    within(box.top, box.height);
     this.drawReserved(ink, colour);
-    this.drawMark(ink, this.axis.place(this.timeline.peak), `peak ${humanBytes(this.timeline.total[this.timeline.peak])}`, colour('mark'));
-    for (const moment of this.timeline.outOfMemory) this.drawMark(ink, this.axis.place(moment), 'out of memory', colour('mark'));
-    if (this.clicked !== null) this.drawMark(ink, this.axis.place(this.clicked), '', colour('accent'));
+    ink.restore();
+    within(0, this.canvas.clientHeight);
+    this.drawMark(ink, this.timeline.peak, `peak ${humanBytes(this.timeline.total[this.timeline.peak])}`, 'mark');
+    for (const moment of this.timeline.outOfMemory) this.drawMark(ink, moment, 'out of memory', 'mark');
+    if (this.clicked !== null) this.drawMark(ink, this.clicked, '', 'accent');
     this.drawPhases(ink, colour);
     if (this.drag?.moved) {
       ink.fillStyle = colour('accent');
@@ -314,14 +323,21 @@ class Page {
     ink.fillText('reserved', this.box.left + 6, this.y(sizes[Math.max(lastAtMost(moments, this.axis.momentAt(this.from)), 0)]) - 3);
   }
 
-  drawMark(ink, place, words, colour) {
-    const x = this.x(place);
+  drawMark(ink, moment, words, name) {
+    const style = getComputedStyle(document.body);
+    const [colour, ground] = [name, 'ground'].map((found) => style.getPropertyValue(`--${found}`));
+    const x = this.x(this.axis.place(moment));
     if (x < this.box.left - 1 || x > this.box.left + this.box.width + 1) return;
-    ink.strokeStyle = ink.fillStyle = colour;
     ink.beginPath();
     ink.moveTo(x, this.box.top);
     ink.lineTo(x, this.box.top + this.box.height);
+    ink.strokeStyle = ground; // around it, so that it is seen on any band
+    ink.lineWidth = 3.5;
     ink.stroke();
+    ink.strokeStyle = ink.fillStyle = colour;
+    ink.lineWidth = 1.4;
+    ink.stroke();
+    ink.lineWidth = 1;
     if (!words) return;
     ink.beginPath();
     ink.moveTo(x - 5, this.box.top - 7);
@@ -503,7 +519,7 @@ class Page {
     return this.groupsAt(moment, by).map(({ key, bytes, blocks, summed, largest }) => ({
       bytes,
       largest,
-      blocks: `${humanCount(blocks)}${summed ? '+' : ''} ${blocks === 1 && !summed ? 'block' : 'blocks'}`,
+      blocks: blocks ? `${humanCount(blocks)}${summed ? '+' : ''} ${blocks === 1 && !summed ? 'block' : 'blocks'}` : 'smaller',
       words: key < 0 ? 'smaller blocks, not told apart' : this.keys[by].words(key),
       chosen: { by, key },
     }));

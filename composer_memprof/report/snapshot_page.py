@@ -124,9 +124,10 @@ def _facts(timeline: Timeline, kind: str, snapshot: Snapshot, history: DeviceHis
 def _how_drawn(timeline: Timeline, most_times: int) -> str:
     smaller, drawn = timeline.smaller, len(timeline.blocks)
     if smaller.blocks:
-        share = timeline.live_blocks(timeline.peak)['size'].sum() / max(timeline.peak_bytes, 1)
+        # Rounded down: not all is never 100 %.
+        share = 1000 * int(timeline.live_blocks(timeline.peak)['size'].sum()) // max(timeline.peak_bytes, 1) / 10
         words = (
-            f'Of {drawn + smaller.blocks:,} blocks the {drawn:,} largest, {100 * share:.1f} % of the peak, are drawn '
+            f'Of {drawn + smaller.blocks:,} blocks the {drawn:,} largest, {share:.1f} % of the peak, are drawn '
             f'one by one. The others, of {human_bytes(smaller.largest)} and less, are summed by line and category '
             f'at {len(smaller.moments):,} moments, the highest and lowest of each span among them, and hatched.'
         )
