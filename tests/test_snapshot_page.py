@@ -228,7 +228,8 @@ def test_the_peak_is_read_the_largest_band_clicked_and_its_stack_unfolded(opened
     for words in (
         '67,108,864 B',
         '0 µs, event 1, batch 3, forward',
-        'parameter blocks.0.weight',
+        'parameter (seen as that tensor)',
+        'blocks.0.weight',
         'not while it was recorded',
     ):
         assert words in chosen

@@ -128,7 +128,9 @@ class Page {
     this.axis = new Axis(this.timeline, this.byTime);
     [this.from, this.to] = [0, this.axis.length];
     const most = this.timeline.reservedSizes ? this.most(this.timeline.reservedSizes) : 0;
-    this.ceiling = Math.max(this.timeline.total[this.timeline.peak], most, 1) * 1.03;
+    const peak = this.timeline.total[this.timeline.peak];
+    // What is reserved stays in view, but does not press what is allocated to the floor.
+    this.ceiling = Math.max(peak, Math.min(most, peak * 1.5), 1) * 1.03;
     [this.bottom, this.top] = [0, this.ceiling];
     this.clearFilters();
     this.renew();
@@ -519,7 +521,7 @@ class Page {
     return this.groupsAt(moment, by).map(({ key, bytes, blocks, summed, largest }) => ({
       bytes,
       largest,
-      blocks: blocks ? `${humanCount(blocks)}${summed ? '+' : ''} ${blocks === 1 && !summed ? 'block' : 'blocks'}` : 'smaller',
+      blocks: blocks ? `${blocksInWords(blocks)}${summed ? ' +' : ''}` : 'smaller',
       words: key < 0 ? 'smaller blocks, not told apart' : this.keys[by].words(key),
       chosen: { by, key },
     }));
@@ -594,8 +596,8 @@ class Page {
     const { timeline } = this;
     const group = this.groupsAt(this.moment, by).find((found) => found.key === key);
     const blocks = [...timeline.born.keys()].filter((block) => this.keyOf(block, by) === key);
-    const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', `${humanCount(group?.blocks ?? 0)} blocks`]];
-    facts.push(['in all', `${humanCount(blocks.length)} blocks drawn exactly`]);
+    const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', blocksInWords(group?.blocks ?? 0)]];
+    facts.push(['in all', `${blocksInWords(blocks.length)} drawn exactly`]);
     if (group?.summed) facts.push(['and', 'smaller blocks, hatched']);
     const actions = make('div', { className: 'actions' }, this.letGo());
     if (blocks.length) {

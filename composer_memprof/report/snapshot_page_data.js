@@ -182,6 +182,10 @@ function humanCount(count) {
   return count.toLocaleString('en-US');
 }
 
+function blocksInWords(count) {
+  return `${humanCount(count)} ${count === 1 ? 'block' : 'blocks'}`;
+}
+
 // '1.5 GiB', '512k' or '4096' in bytes; 0 for nothing, NaN for what is none of these.
 function bytesIn(text) {
   if (!text.trim()) return 0;

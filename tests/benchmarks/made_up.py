@@ -111,18 +111,21 @@ class _Training:
             self.time += pause_us
 
     def _place(self, size: int) -> tuple[int, int]:
+        """The size as an allocator rounds it, and a place that is free: of the next power of two, to be used again."""
         size = -(-size // 512) * 512
-        free = self.free.get(size)
+        room = 1 << (size - 1).bit_length()
+        free = self.free.get(room)
         if free:
             return size, free.pop()
-        self.end_of_memory += size
-        return size, self.end_of_memory - size
+        self.end_of_memory += room
+        return size, self.end_of_memory - room
 
     def _alloc(self, size: int, stack: int) -> int:
+        if len(self.trace) >= self.most:  # the history ends in the middle of a batch, as it may
+            return 0
         size, address = self._place(size)
-        if len(self.trace) < self.most:  # the history ends in the middle of a batch, as it may
-            self.live[address] = (size, self.stacks[stack])
-            self._event('alloc', address, size, self.stacks[stack])
+        self.live[address] = (size, self.stacks[stack])
+        self._event('alloc', address, size, self.stacks[stack])
         return address
 
     def _release(self, address: int) -> None:
@@ -131,7 +134,7 @@ class _Training:
         size, frames = self.live.pop(address)
         self._event('free_requested', address, size, frames)
         self._event('free_completed', address, size, frames)
-        self.free.setdefault(size, []).append(address)
+        self.free.setdefault(1 << (size - 1).bit_length(), []).append(address)
 
     def _event(self, action: str, address: int, size: int, frames: Any) -> None:
         self.time += self.random.randint(1, 9)
