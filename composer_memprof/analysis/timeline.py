@@ -120,7 +120,7 @@ def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Timel
         device=history.device,
         total=total,
         reserved=reserved_over_time(history) if is_caching(snapshot, history) else None,
-        time_us=np.concatenate([[0], history.time_us - history.time_us[0]]) if history.has_times else None,
+        time_us=_since_first(history.time_us) if history.has_times else None,
         peak=int(total.argmax()),
         blocks=_by_birth(lives, categories(snapshot, history, lives)),
         smaller=SmallerBlocks(0, 0, moments, none, none, np.zeros((1, len(moments)), dtype=np.int64)),
@@ -138,6 +138,11 @@ def sum_up_smaller(timeline: Timeline, lines: Lines, most_blocks: int) -> Timeli
     chosen[rank[:most_blocks]] = True
     smaller = _sums(rows[~chosen], lines, timeline.smaller.moments, timeline.peak)
     return dataclasses.replace(timeline, blocks=rows[chosen], smaller=smaller)
+
+
+def _since_first(times: np.ndarray) -> np.ndarray:
+    """At each moment. A clock that steps back, as between threads it may, stands still instead."""
+    return np.concatenate([[0], np.maximum.accumulate(times) - times[0]])
 
 
 def _by_birth(lives: Lifetimes, found: Categories) -> np.ndarray:

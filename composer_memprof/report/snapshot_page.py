@@ -26,7 +26,9 @@ from composer_memprof.report.pages import CATEGORY_COLORS, PAGES
 from composer_memprof.words import human_bytes
 
 MAX_BYTES = 5_000_000
-_SCRIPTS = ('snapshot_page_data.js', 'snapshot_page_picture.js', 'snapshot_page.js')
+_SCRIPTS = tuple(
+    f'snapshot_page{part}.js' for part in ('_data', '_picture', '_keys', '_canvas', '_lists', '')
+)  # each builds on those before
 #: Bytes of the page for each moment whose time is kept, those between being interpolated; and for each span that keeps
 #: its extremes where smaller blocks are summed up: 100,000 moments and 4,000 spans of a page as large as it may be.
 _BYTES_A_TIME, _BYTES_A_SPAN = 50, 1250
@@ -242,7 +244,9 @@ def _device_columns(
         columns['times'] = timeline.time_us[kept]
         phases = snapshot.phases
         # The events before this moment came before the phase.
-        columns['phaseMoments'] = np.searchsorted(history.time_us, phases.time_us).astype(np.int32)
+        columns['phaseMoments'] = np.searchsorted(timeline.time_us[1:], phases.time_us - history.time_us[0]).astype(
+            np.int32
+        )
         columns['phaseTimes'] = phases.time_us - history.time_us[0]
         columns['phaseBatches'] = phases.batch
         columns['phaseNames'] = phases.name.astype(np.int32)
