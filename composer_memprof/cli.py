@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -112,24 +115,53 @@ def inspect(
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say what filled the memory at its peak. Runs nothing that is in the file."""
-    from composer_memprof.analysis.peak import peaks
-    from composer_memprof.analysis.snapshot_file import SnapshotError, load_snapshot
-    from composer_memprof.report.tables import peak_table
+    from composer_memprof.analysis.answer import answer_of
+    from composer_memprof.analysis.snapshot_file import load_snapshot
+    from composer_memprof.report.snapshot_tables import answer_text
+
+    with _refusing_in_one_line():
+        answer = answer_of(load_snapshot(snapshot))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(answer)))
+    elif answer.devices:
+        Console(highlight=False).print(answer_text(answer))
+    else:
+        typer.echo(f'{snapshot}: no allocation was recorded')
+
+
+@app.command()
+def diff(
+    before: Path = typer.Argument(..., help="a memory snapshot, or a run's folder", metavar='A'),
+    after: Path = typer.Argument(..., help='another', metavar='B'),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON'),
+) -> None:
+    """Say what grew from A to B at the peak. Of a run, the newest snapshot of each rank counts."""
+    from composer_memprof.analysis.diff import diff as compare
+    from composer_memprof.report.snapshot_tables import diff_text
+
+    with _refusing_in_one_line():
+        found = compare(before, after)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found)))
+    else:
+        Console(highlight=False).print(diff_text(found))
+
+
+@contextlib.contextmanager
+def _refusing_in_one_line() -> Iterator[None]:
+    """Around the reading of files that are not trusted."""
+    from composer_memprof.analysis.snapshot_file import SnapshotError
 
     try:
-        found = peaks(load_snapshot(snapshot))
+        # Where memory ends in the middle of a buffer, Python itself writes a second line.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     except OSError as error:
-        _say(f'SNAPSHOT={str(snapshot)!r} can not be read: {error.strerror or error}')
+        _say(f'{str(error.filename or "the file")!r} can not be read: {error.strerror or error}')
         raise typer.Exit(2) from None
     except SnapshotError as error:
         _say(str(error))
         raise typer.Exit(1) from None
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(peak) for peak in found]))
-    elif found:
-        Console(highlight=False).print(peak_table(found))
-    else:
-        typer.echo(f'{snapshot}: no allocation was recorded')
 
 
 def _show_own_warnings_plainly() -> None:

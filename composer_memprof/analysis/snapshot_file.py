@@ -1,96 +1,72 @@
 """Reading a memory snapshot, of any torch from 2.1 on, from a file that is not trusted.
 
-A snapshot is a pickle of plain dicts, lists, tuples, strings and numbers. One that names any class or function is
-refused before it is looked up, so that nothing in it can run.
+What :mod:`.plain_pickle` lets through is turned into columns, each value checked, and the millions of dicts that it
+was are let go.
 """
 
 from __future__ import annotations
 
-import gzip
-import pickle
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-#: All that torch's allocators write, in the order of their codes.
-ACTIONS = (
-    *('alloc', 'free_requested', 'free_completed', 'segment_alloc', 'segment_free', 'segment_map', 'segment_unmap'),
-    *('snapshot', 'oom'),
+from composer_memprof.analysis.columns import (
+    mappings,
+    printable,
+    rows_of,
+    shown,
+    sizes,
+    texts,
+    values_of,
+    whole,
+    whole_numbers,
 )
-ALLOC, FREE_COMPLETED = ACTIONS.index('alloc'), ACTIONS.index('free_completed')
-_LARGEST = 2**63 - 1
+from composer_memprof.analysis.plain_pickle import SnapshotError, load_plain, no_collection
+from composer_memprof.analysis.snapshot import (
+    ACTIONS,
+    ALLOC,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    OOM,
+    TENSOR_CATEGORIES,
+    Blocks,
+    DeviceHistory,
+    Frame,
+    Meta,
+    OutOfMemory,
+    Phases,
+    Segments,
+    Snapshot,
+    Stack,
+    Tensors,
+)
+
+__all__ = [
+    'ACTIONS',
+    'ALLOC',
+    'FREE_COMPLETED',
+    'FREE_REQUESTED',
+    'Blocks',
+    'DeviceHistory',
+    'Frame',
+    'Phases',
+    'Segments',
+    'Snapshot',
+    'SnapshotError',
+    'Stack',
+    'Tensors',
+    'load_snapshot',
+    'read_snapshot',
+]
+
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
-
-
-class SnapshotError(ValueError):
-    """A file that is no snapshot, or not a whole one. One line that says so."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    filename: str
-    line: int
-    name: str
-
-    def __str__(self) -> str:
-        return f'{self.filename}:{self.line} {self.name}'
-
-
-Stack = tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Memory that is allocated at the end of the recording. ``size`` is rounded, ``requested`` is not; bytes."""
-
-    address: int
-    size: int
-    requested: int
-    stack: int
-
-
-@dataclass(frozen=True)
-class DeviceHistory:
-    """One device's events as columns, oldest first, and what is left at the end.
-
-    Args:
-        device (int): its index.
-        action (ndarray): int8, an index into ``ACTIONS``.
-        address (ndarray): uint64.
-        size (ndarray): int64, bytes as asked for.
-        time_us (ndarray): int64; -1 where the format has no times.
-        stack (ndarray): int32, an index into the snapshot's ``stacks``.
-        blocks (list[Block]): allocated at the end.
-        reserved (int): bytes held in segments at the end.
-    """
-
-    device: int
-    action: np.ndarray
-    address: np.ndarray
-    size: np.ndarray
-    time_us: np.ndarray
-    stack: np.ndarray
-    blocks: list[Block]
-    reserved: int
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A snapshot's devices, and the stacks that their events and blocks name by index; 0 is the empty one."""
-
-    devices: list[DeviceHistory]
-    stacks: list[Stack]
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise SnapshotError(f'it names {module}.{name}; a snapshot has plain values only, and nothing of it was run')
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise SnapshotError('it names objects outside of it; a snapshot has plain values only')
+#: Of a block's state, whether its owner has freed it already.
+_AWAITING = {'active_allocated': False, 'active_awaiting_free': True, 'active_pending_free': True}
+_NO_FRAMES: list[Any] = []
+_MOST_DEVICES = 4096
+_MOST_ALIKE = 4
+_PLAIN = {str, int, type(None)}
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -100,140 +76,286 @@ def load_snapshot(path: Path) -> Snapshot:
         SnapshotError: if the file is not a whole snapshot; nothing in it is executed.
         OSError: if it can't be read.
     """
-    with open(path, 'rb') as raw:
-        zipped = raw.read(2) == b'\x1f\x8b'
     try:
-        with gzip.open(path, 'rb') if zipped else open(path, 'rb') as file:
-            content = _PlainUnpickler(file).load()
-        return _read(content)
+        with no_collection():
+            return read_snapshot(load_plain(path))
     except SnapshotError as error:
-        raise SnapshotError(f'{path} is no memory snapshot: {error}') from None
-    except (OSError, MemoryError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise SnapshotError(f'{path} can not be read: {error}') from error
-    except Exception as error:  # pickle raises whatever a broken stream leads it to
-        reason = ' '.join(str(error).split()) or type(error).__name__
-        raise SnapshotError(f'{path} is no memory snapshot, or cut short: {reason}') from error
+        raise SnapshotError(f'{printable(str(path))} is no memory snapshot: {error}') from None
+    except MemoryError:
+        raise SnapshotError(f'{printable(str(path))} needs more memory than there is') from None
 
 
 class _Stacks:
-    """Gives each stack an index; the same list of frames, as a pickle shares it, is read once."""
+    """Gives each stack an index; frames and lists of them that the pickle shares are read once."""
 
     def __init__(self) -> None:
         self.stacks: list[Stack] = [()]
-        self._by_list: dict[int, tuple[object, int]] = {}
         self._by_stack: dict[Stack, int] = {(): 0}
-        self._frames: dict[int, tuple[object, Frame]] = {}
+        self._frames: dict[int, Frame] = {}
+        # torch writes a list for each event, of frames that it shares: most are told by a few of them, and by being
+        # equal to one that was read. Where too many are alike, all their frames tell.
+        self._alike: dict[tuple[int, ...], list[tuple[list[Any], int]]] = {}
+        self._by_frames: dict[tuple[int, ...], int] = {}
 
-    def index(self, frames: Any) -> int:
-        known = self._by_list.get(id(frames))
-        if known is not None:
-            return known[1]
-        if not isinstance(frames, list):
+    def indices(self, lists: list[Any]) -> np.ndarray:
+        """The index of each list of frames. The lists have to stay alive while others are read: they count by id."""
+        if not set(map(type, lists)) <= {list}:
             raise SnapshotError('a stack is no list of frames')
-        stack = tuple(self._frame(frame) for frame in frames)
+        index: dict[int, Any] = {id(frames): frames for frames in lists}
+        for key, frames in index.items():
+            index[key] = self._index(frames)
+        return np.fromiter(map(index.__getitem__, map(id, lists)), np.int32, len(lists))
+
+    def _index(self, frames: list[Any]) -> int:
+        if not frames:
+            return 0
+        count = len(frames)
+        few = (count, id(frames[0]), id(frames[count // 2]), id(frames[-1]))
+        alike = self._alike.get(few)
+        if alike is None:
+            alike = self._alike[few] = []
+        for known, index in alike:
+            if known == frames:
+                return index
+        if len(alike) < _MOST_ALIKE:
+            index = self._new(frames)
+            alike.append((frames, index))
+            return index
+        key = tuple(map(id, frames))
+        found = self._by_frames.get(key)
+        if found is None:
+            found = self._by_frames[key] = self._new(frames)
+        return found
+
+    def _new(self, frames: list[Any]) -> int:
+        stack = tuple(map(self._frame, frames))
         index = self._by_stack.setdefault(stack, len(self.stacks))
         if index == len(self.stacks):
             self.stacks.append(stack)
-        self._by_list[id(frames)] = (frames, index)
         return index
 
     def _frame(self, frame: Any) -> Frame:
         known = self._frames.get(id(frame))
         if known is None:
-            if not isinstance(frame, dict):
-                raise SnapshotError('a frame is no mapping')
-            made = Frame(str(frame.get('filename', '?')), _whole(frame, 'line', 0), str(frame.get('name', '?')))
-            known = self._frames[id(frame)] = (frame, made)
-        return known[1]
+            if type(frame) is not dict or not set(map(type, frame.values())) <= _PLAIN:
+                raise SnapshotError('a frame is no mapping of text and numbers')
+            filename, name = texts((frame.get('filename', '?'), frame.get('name', '?')), 'frames')
+            known = self._frames[id(frame)] = Frame(filename, whole(frame, 'line', 0, smallest=-1), name)
+        return known
 
 
-def _read(content: Any) -> Snapshot:
-    if not isinstance(content, dict):
-        raise SnapshotError(f'it holds a {type(content).__name__}')
-    traces, segments = content.get('device_traces'), content.get('segments')
-    if not isinstance(traces, list) or not isinstance(segments, list):
+class _Names:
+    """Gives each text an index; 0 is ``''``."""
+
+    def __init__(self) -> None:
+        self.names = ['']
+        self._by_name = {'': 0, None: 0}
+
+    def index(self, name: Any) -> int:
+        known = self._by_name.get(name) if type(name) is str or name is None else self._refuse(name)
+        if known is None:
+            known = self._by_name[name] = len(self.names)
+            self.names.append(printable(name))
+        return known
+
+    def _refuse(self, name: Any) -> int:
+        raise SnapshotError(f'{shown(name)} is no name of a module')
+
+
+def read_snapshot(snapshot: Any) -> Snapshot:
+    """Turn what a pickle held, or ``torch.cuda.memory._snapshot()`` gave, into columns.
+
+    Raises:
+        SnapshotError: if it is not a whole snapshot.
+    """
+    if type(snapshot) is not dict:
+        raise SnapshotError(f'it holds {shown(snapshot)}')
+    traces, segments = snapshot.get('device_traces'), snapshot.get('segments')
+    if type(traces) is not list or type(segments) is not list:
         raise SnapshotError('it has no device_traces and segments')
-    stacks = _Stacks()
-    blocks: dict[int, list[Block]] = {}
-    reserved: dict[int, int] = {}
-    for segment in _mappings(segments, 'segment'):
-        device = _whole(segment, 'device', 0)
-        reserved[device] = reserved.get(device, 0) + _whole(segment, 'total_size')
-        blocks.setdefault(device, []).extend(_live_blocks(segment, stacks))
-    devices = sorted({*range(len(traces)), *blocks})
-    histories = [
-        _history(
-            device,
-            traces[device] if device < len(traces) else [],
-            stacks,
-            blocks.get(device, []),
-            reserved.get(device, 0),
+    ours = snapshot.get('composer_memprof', {})
+    if type(ours) is not dict:
+        raise SnapshotError('its composer_memprof is no mapping')
+    stacks, modules = _Stacks(), _Names()
+    module_times, module_names = _modules(ours, modules)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for segment in mappings(segments, 'segment'):
+        rows.setdefault(whole(segment, 'device', 0), []).append(segment)
+    if len(traces) > _MOST_DEVICES:
+        raise SnapshotError(f'it tells of {len(traces)} devices')
+    histories = []
+    for device in sorted({*range(len(traces)), *rows}):
+        trace = mappings(traces[device], 'event') if device < len(traces) else []
+        columns = _events(trace, stacks, modules)
+        if len(module_times) and len(columns['action']):
+            place = np.searchsorted(module_times, columns['time_us'], side='right') - 1
+            known = np.where(place >= 0, module_names[np.maximum(place, 0)], 0)
+            columns['module'] = np.where(columns['module'] > 0, columns['module'], known).astype(np.int32)
+        blocks, held = _segments(rows.get(device, []), stacks)
+        history = DeviceHistory(
+            device=device, blocks=blocks, segments=held, reserved=int(held.total_size.sum()), **columns
         )
-        for device in devices
-    ]
-    return Snapshot([history for history in histories if len(history.action) or history.blocks], stacks.stacks)
+        if len(history.action) or len(history.blocks):
+            histories.append(history)
+    return Snapshot(
+        devices=histories,
+        stacks=stacks.stacks,
+        modules=modules.names,
+        phases=_phases(ours),
+        tensors=_tensors(ours),
+        oom=_oom(ours.get('oom')),
+        error=_text(ours, 'error'),
+        meta=_meta(ours),
+    )
 
 
-def _live_blocks(segment: dict[str, Any], stacks: _Stacks) -> Iterator[Block]:
-    address = _whole(segment, 'address')
-    for block in _mappings(segment.get('blocks'), 'block'):
-        size = _whole(block, 'size')
-        place = _whole(block, 'address', address)  # older formats give sizes alone, one block after the other
-        address = place + size
-        if block.get('state') in ('active_allocated', 'active_awaiting_free', 'active_pending_free'):
-            yield Block(place, size, _whole(block, 'requested_size', size), stacks.index(_frames_of(block)))
+def _events(trace: list[dict[str, Any]], stacks: _Stacks, modules: _Names) -> dict[str, np.ndarray]:
+    count = len(trace)
+    actions = values_of(trace, 'action')
+    try:
+        action = np.fromiter(map(_CODES.__getitem__, actions), np.int8, count)
+    except (KeyError, TypeError):
+        unknown = next(name for name in actions if type(name) is not str or name not in _CODES)
+        raise SnapshotError(f'its history has an unknown action {shown(unknown)}') from None
+    del actions
+    addresses = values_of(trace, 'addr', 0)
+    if OOM in action:  # it has the device's free bytes in the place of an address
+        addresses = [event.get('addr', event.get('device_free', 0)) for event in trace]
+    columns: dict[str, np.ndarray] = {
+        'action': action,
+        'address': whole_numbers(addresses, 'addr').astype(np.uint64),
+        'size': sizes(values_of(trace, 'size', 0), 'size'),
+        'time_us': whole_numbers(values_of(trace, 'time_us', -1), 'time_us', smallest=-1),
+        'stack': stacks.indices(values_of(trace, 'frames', _NO_FRAMES)),
+    }
+    named = [event.get('module') for event in trace]
+    names = {name: modules.index(name) for name in _distinct(named)}
+    columns['module'] = np.fromiter(map(names.__getitem__, named), np.int32, count)
+    return columns
+
+
+def _distinct(names: list[Any]) -> set[Any]:
+    if not set(map(type, names)) <= {str, type(None)}:
+        raise SnapshotError('an event names a module that is no text')
+    return set(names)
+
+
+def _segments(rows: list[dict[str, Any]], stacks: _Stacks) -> tuple[Blocks, Segments]:
+    blocks: list[tuple[int, int, int, bool]] = []
+    frames: list[Any] = []
+    pools: dict[str, int] = {}
+    codes = []
+    for segment in rows:
+        address = whole(segment, 'address')
+        for block in mappings(segment.get('blocks'), 'block'):
+            size = whole(block, 'size')
+            place = whole(block, 'address', address)  # older formats give sizes alone, one block after the other
+            address = place + size
+            state = block.get('state')
+            if type(state) is str and state in _AWAITING:
+                blocks.append((place, size, whole(block, 'requested_size', size), _AWAITING[state]))
+                frames.append(_frames_of(block))
+        codes.append(pools.setdefault(_pool(segment), len(pools)))
+    columns = [list(column) for column in zip(*blocks)] if blocks else [[], [], [], []]
+    return Blocks(
+        address=whole_numbers(columns[0], 'address').astype(np.uint64),
+        size=sizes(columns[1], 'size'),
+        requested=sizes(columns[2], 'requested_size'),
+        stack=stacks.indices(frames),
+        awaiting=np.array(columns[3], dtype=bool),
+    ), Segments(
+        address=whole_numbers(values_of(rows, 'address'), 'address').astype(np.uint64),
+        total_size=sizes(values_of(rows, 'total_size'), 'total_size'),
+        allocated=sizes([row.get('allocated_size', 0) for row in rows], 'allocated_size'),
+        active=sizes([row.get('active_size', 0) for row in rows], 'active_size'),
+        stream=whole_numbers([row.get('stream', 0) for row in rows], 'stream', smallest=-(2**63)),
+        pool=np.array(codes, dtype=np.int32),
+        expandable=np.array([row.get('is_expandable') is True for row in rows], dtype=bool),
+        pools=list(pools),
+    )
 
 
 def _frames_of(block: dict[str, Any]) -> Any:
     if 'frames' in block:
         return block['frames']
     history = block.get('history')  # torch 2.1
-    if isinstance(history, list) and history and isinstance(history[0], dict):
-        return history[0].get('frames', [])
-    return []
+    if type(history) is list and history and type(history[0]) is dict:
+        return history[0].get('frames', _NO_FRAMES)
+    return _NO_FRAMES
 
 
-def _history(device: int, trace: Any, stacks: _Stacks, blocks: list[Block], reserved: int) -> DeviceHistory:
-    rows = []
-    for event in _mappings(trace, 'event'):
-        action = event.get('action')
-        if not isinstance(action, str) or action not in _CODES:
-            raise SnapshotError(f'its history has an unknown action {str(action)[:40]!r}')
-        rows.append(
-            (
-                _CODES[action],
-                _whole(event, 'addr', 0),
-                _whole(event, 'size', 0),
-                _whole(event, 'time_us', -1),
-                stacks.index(event.get('frames', [])),
-            )
-        )
-    columns = list(zip(*rows)) if rows else [()] * 5
-    return DeviceHistory(
-        device=device,
-        action=np.array(columns[0], dtype=np.int8),
-        address=np.array(columns[1], dtype=np.uint64),
-        size=np.array(columns[2], dtype=np.int64),
-        time_us=np.array(columns[3], dtype=np.int64),
-        stack=np.array(columns[4], dtype=np.int32),
-        blocks=blocks,
-        reserved=reserved,
+def _pool(segment: dict[str, Any]) -> str:
+    kind = printable(str(segment['segment_type'])[:20]) if type(segment.get('segment_type')) is str else ''
+    private = segment.get('segment_pool_id')
+    if type(private) is tuple and set(map(type, private)) <= {int} and any(private) and len(private) <= 2:
+        return f'{kind} of pool ({", ".join(map(shown, private))})'.strip()
+    return kind
+
+
+def _modules(ours: dict[str, Any], modules: _Names) -> tuple[np.ndarray, np.ndarray]:
+    rows = rows_of(ours.get('modules'), 'modules', 2)
+    times = _ascending([row[0] for row in rows], 'modules')
+    return times, np.fromiter((modules.index(row[1]) for row in rows), np.int32, len(rows))
+
+
+def _phases(ours: dict[str, Any]) -> Phases:
+    rows = rows_of(ours.get('phases'), 'phases', 3)
+    names = texts((row[2] for row in rows), 'phases')
+    known = list(dict.fromkeys(names))
+    codes = {name: code for code, name in enumerate(known)}
+    return Phases(
+        time_us=_ascending([row[0] for row in rows], 'phases'),
+        batch=whole_numbers([row[1] for row in rows], 'batch', smallest=-1),
+        name=np.fromiter((codes[name] for name in names), np.int64, len(names)),
+        names=known,
     )
 
 
-def _mappings(values: Any, what: str) -> Iterator[dict[str, Any]]:
-    if not isinstance(values, list):
-        raise SnapshotError(f'it has no list of {what}s')
-    for value in values:
-        if not isinstance(value, dict):
-            raise SnapshotError(f'a {what} is no mapping')
-        yield value
+def _ascending(values: list[Any], what: str) -> np.ndarray:
+    times = whole_numbers(values, 'time_us', smallest=-1)
+    if len(times) and bool(np.any(np.diff(times) < 0)):
+        raise SnapshotError(f'its {what} are not in order of time')
+    return times
 
 
-def _whole(values: dict[str, Any], key: str, default: int | None = None) -> int:
-    value = values.get(key, default)
-    if type(value) is not int or not -1 <= value <= _LARGEST:
-        raise SnapshotError(f'{key}={str(value)[:40]} is not a number that it can be')
-    return value
+def _tensors(ours: dict[str, Any]) -> Tensors:
+    rows = rows_of(ours.get('tensors'), 'tensors', 5)
+    categories = [row[3] for row in rows]
+    for category in categories:
+        if type(category) is not str or category not in TENSOR_CATEGORIES:
+            raise SnapshotError(f'a tensor has an unknown category {shown(category)}')
+    names = _Names()
+    return Tensors(
+        time_us=whole_numbers([row[0] for row in rows], 'time_us', smallest=-1),
+        address=whole_numbers([row[1] for row in rows], 'address').astype(np.uint64),
+        size=sizes([row[2] for row in rows], 'bytes'),
+        category=np.array([TENSOR_CATEGORIES.index(category) for category in categories], dtype=np.int8),
+        name=np.fromiter((names.index(row[4]) for row in rows), np.int32, len(rows)),
+        names=names.names,
+    )
+
+
+def _oom(value: Any) -> OutOfMemory | None:
+    if value is None:
+        return None
+    if type(value) is not dict:
+        raise SnapshotError('its oom is no mapping')
+    numbers = {
+        key: None if value.get(key) is None else whole(value, key)
+        for key in ('device', 'requested', 'allocated', 'reserved', 'free', 'total')
+    }
+    return OutOfMemory(**numbers, message=_text(value, 'message') or None)
+
+
+def _meta(ours: dict[str, Any]) -> Meta:
+    rank = None if ours.get('rank') is None else whole(ours, 'rank')
+    return Meta(_text(ours, 'device'), _text(ours, 'torch'), _text(ours, 'recorder'), rank)
+
+
+def _text(values: dict[str, Any], key: str) -> str:
+    text = values.get(key)
+    if text is None:
+        return ''
+    if type(text) is not str:
+        raise SnapshotError(f'its {key} is no text')
+    return printable(' '.join(text.split()))[:2000]

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
 import numpy as np
 
 from composer_memprof.recorders.kineto import MemoryTimeline
+from composer_memprof.report.pages import CATEGORY_COLORS, PAGES
 from composer_memprof.words import human_bytes
 
 _WIDTH, _HEIGHT = 1000, 380
 #: More points than the eye can tell apart are merged, each span of time keeping its largest total.
 _MAX_POINTS = 1500
-_COLORS = {
-    'parameter': '#4878a8',
-    'gradient': '#e49444',
-    'optimizer_state': '#85b6b2',
-    'activation': '#d1615d',
-    'input': '#6a9f58',
-    'temporary': '#e7ca60',
-    'autograd_detail': '#a87c9f',
-    'unknown': '#a0a0a0',
-}
-_PAGES = jinja2.Environment(
-    loader=jinja2.PackageLoader('composer_memprof', 'report'), autoescape=True, trim_blocks=True, lstrip_blocks=True
-)
 
 
 def write_memory_timeline(timeline: MemoryTimeline, path: Path) -> None:
     """Write the page of ``timeline`` to ``path``."""
-    page = _PAGES.get_template('memory_timeline.html.j2').render(
+    page = PAGES.get_template('memory_timeline.html.j2').render(
         device=timeline.device,
         width=_WIDTH,
         height=_HEIGHT,
@@ -58,7 +45,7 @@ def _drawing(timeline: MemoryTimeline) -> dict[str, object]:
         bands.append(
             {
                 'name': name.replace('_', ' '),
-                'color': _COLORS.get(name, '#a0a0a0'),
+                'color': CATEGORY_COLORS.get(name, '#a0a0a0'),
                 'points': ' '.join(f'{a:.1f},{b:.1f}' for a, b in points),
                 'at_peak': human_bytes(at_peak[index]),
             }

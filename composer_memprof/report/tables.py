@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from composer_memprof.analysis.peak import Peak
 from composer_memprof.analysis.run import Artifact, RunResult
 from composer_memprof.words import human_bytes
 
@@ -47,32 +46,6 @@ def run_table(result: RunResult) -> RenderableType:
     if result.artifacts:
         lines.append(table)
     return Group(*lines)
-
-
-def peak_table(peaks: Sequence[Peak], rows: int = 15) -> RenderableType:
-    """What was allocated at each device's peak, the largest first."""
-    parts: list[RenderableType] = []
-    for peak in peaks:
-        when = '' if peak.time_us is None else f', {peak.time_us / 1000:.1f} ms from the start'
-        parts.append(
-            Text(
-                f'device {peak.device}: {human_bytes(peak.bytes)} at the peak, after event {peak.event} of {peak.events}{when}'
-            )
-        )
-        table = Table(title='Allocated at the peak, by where it was asked for', title_justify='left')
-        table.add_column('size', justify='right', no_wrap=True)
-        table.add_column('share', justify='right', no_wrap=True)
-        table.add_column('blocks', justify='right')
-        table.add_column('stack, innermost first', overflow='fold')
-        for holder in peak.holders[:rows]:
-            share = f'{100 * holder.bytes / max(peak.bytes, 1):.0f} %'
-            frames = '\n'.join(map(str, holder.frames)) or 'allocated before the recording began'
-            table.add_row(human_bytes(holder.bytes), share, str(holder.blocks), Text(frames))
-        parts.append(table)
-        rest = peak.holders[rows:]
-        if rest:
-            parts.append(Text(f'and {human_bytes(sum(holder.bytes for holder in rest))} of {len(rest)} further stacks'))
-    return Group(*parts)
 
 
 def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:

@@ -24,6 +24,8 @@ from torch.profiler import ProfilerActivity
 from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
+from tests.benchmarks.analysis import analysis
+from tests.benchmarks.page import page
 from tests.conftest import Regression, loader
 
 NEVER = {'skip': '1000000ba', 'active': '1ba'}
@@ -184,7 +186,13 @@ def report(what: str, ratio: float, goal: float) -> None:
     print(f'{what}: {ratio:.3f} (goal {goal:g}, {"reached" if ratio <= goal else "missed"})', flush=True)
 
 
-BENCHMARKS: dict[str, Callable[[int], None]] = {'idle': idle, 'profiling': profiling, 'sampling': sampling}
+BENCHMARKS: dict[str, Callable[[int], None]] = {
+    'idle': idle,
+    'profiling': profiling,
+    'sampling': sampling,
+    'analysis': analysis,
+    'page': page,
+}
 
 
 def main() -> None:

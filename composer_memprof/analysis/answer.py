@@ -1,0 +1,167 @@
+"""All that a snapshot answers, as plain data: what ``inspect`` prints, its ``--json``, ``diff`` and the summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+import numpy as np
+
+from composer_memprof.analysis.categories import categories
+from composer_memprof.analysis.growth import Growth, growth
+from composer_memprof.analysis.holders import Attribution, attribution
+from composer_memprof.analysis.lifetimes import lifetimes
+from composer_memprof.analysis.peak import Peak, peak_of
+from composer_memprof.analysis.phases import placed
+from composer_memprof.analysis.reserved import (
+    Fragmentation,
+    Pool,
+    fragmentation,
+    is_caching,
+    pools,
+    reserved_over_time,
+)
+from composer_memprof.analysis.snapshot import OOM, DeviceHistory, Frame, Meta, OutOfMemory, Snapshot
+
+
+@dataclass(frozen=True)
+class OutOfMemoryEvent:
+    """The moment at which memory ran out, in bytes. None where it is not known.
+
+    ``asked``: the place in the code that asked, as frames; ``events``: how many there had been by then.
+    """
+
+    device: Optional[int]
+    requested: Optional[int]
+    allocated: Optional[int]
+    reserved: Optional[int]
+    free: Optional[int]
+    total: Optional[int]
+    message: Optional[str]
+    events: Optional[int]
+    batch: Optional[int]
+    phase: str
+    asked: list[Frame]
+
+
+@dataclass(frozen=True)
+class DeviceAnswer:
+    """What one device's history answers, in bytes.
+
+    Args:
+        device (int): its index.
+        peak (Peak): the most that was allocated.
+        active_peak (int): the most that was active.
+        allocated_at_start (int): allocated before the first event.
+        allocated_at_end (int): allocated after the last.
+        reserved_peak (int, optional): the most that was reserved; None where there is no caching allocator.
+        reserved_at_end (int, optional): likewise.
+        requested_at_end (int): bytes of the blocks at the end as they were asked for, against
+        rounded_at_end (int): as the allocator rounded them up.
+        fragmentation (Fragmentation, optional): at the peak; None where there is no caching allocator.
+        pools (list[Pool]): the segments at the end.
+        growth (Growth): from batch to batch, and what was left.
+    """
+
+    device: int
+    peak: Peak
+    active_peak: int
+    allocated_at_start: int
+    allocated_at_end: int
+    reserved_peak: Optional[int]
+    reserved_at_end: Optional[int]
+    requested_at_end: int
+    rounded_at_end: int
+    fragmentation: Optional[Fragmentation]
+    pools: list[Pool]
+    growth: Growth
+
+
+@dataclass(frozen=True)
+class SnapshotAnswer:
+    """What a snapshot answers. ``notes``: what it can not answer, and why, one sentence each."""
+
+    meta: Meta
+    error: str
+    oom: Optional[OutOfMemoryEvent]
+    devices: list[DeviceAnswer]
+    notes: list[str]
+
+
+def answer_of(snapshot: Snapshot) -> SnapshotAnswer:
+    """All that the snapshot answers."""
+    devices = []
+    oom = None if snapshot.oom is None else _as_recorded(snapshot.oom)
+    for history in snapshot.devices:
+        blocks = lifetimes(history)
+        added = attribution(snapshot, blocks, categories(snapshot, history, blocks))
+        allocated = blocks.allocated()
+        reserved = reserved_over_time(history) if is_caching(snapshot, history) else None
+        devices.append(_device(snapshot, history, added, allocated, reserved))
+        if np.any(history.action == OOM) and (oom is None or oom.device in (None, history.device)):
+            oom = _oom_event(snapshot, history, added, allocated, reserved, oom)
+    return SnapshotAnswer(snapshot.meta, snapshot.error, oom, devices, _notes(snapshot))
+
+
+def _device(
+    snapshot: Snapshot,
+    history: DeviceHistory,
+    added: Attribution,
+    allocated: np.ndarray,
+    reserved: Optional[np.ndarray],
+) -> DeviceAnswer:
+    count = int(allocated.argmax())  # the first of several equal ones
+    active = added.blocks.active()
+    return DeviceAnswer(
+        device=history.device,
+        peak=peak_of(snapshot, history, added, count),
+        active_peak=int(active.max()),
+        allocated_at_start=int(allocated[0]),
+        allocated_at_end=int(allocated[-1]),
+        reserved_peak=None if reserved is None else int(reserved.max()),
+        reserved_at_end=None if reserved is None else int(reserved[-1]),
+        requested_at_end=int(history.blocks.requested.sum()),
+        rounded_at_end=int(history.blocks.size.sum()),
+        fragmentation=None if reserved is None else fragmentation(history, added, count, reserved, active),
+        pools=[] if reserved is None else pools(history),
+        growth=growth(snapshot, history, added),
+    )
+
+
+def _as_recorded(oom: OutOfMemory) -> OutOfMemoryEvent:
+    numbers = (oom.device, oom.requested, oom.allocated, oom.reserved, oom.free, oom.total, oom.message)
+    return OutOfMemoryEvent(*numbers, events=None, batch=None, phase='', asked=[])
+
+
+def _oom_event(
+    snapshot: Snapshot,
+    history: DeviceHistory,
+    added: Attribution,
+    allocated: np.ndarray,
+    reserved: Optional[np.ndarray],
+    recorded: Optional[OutOfMemoryEvent],
+) -> OutOfMemoryEvent:
+    """The last such event of a history; what the recorder was told by the exception counts more."""
+    event = int(np.flatnonzero(history.action == OOM)[-1])
+    batch, phase = placed(history, snapshot.phases, event + 1)
+    seen = {
+        'device': history.device,
+        'requested': int(history.size[event]),
+        'allocated': int(allocated[event]),
+        'reserved': None if reserved is None else int(reserved[event]),
+        'free': int(history.address[event]),
+    }
+    place = added.places[int(added.of_stack[history.stack[event]])]
+    found = recorded or _as_recorded(OutOfMemory())
+    missing: dict[str, Any] = {key: value for key, value in seen.items() if getattr(found, key) is None}
+    return replace(found, **missing, events=event, batch=batch, phase=phase, asked=list(place.frames))
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    notes = []
+    if snapshot.devices and not len(snapshot.phases):
+        notes.append('No phases of the training were recorded: categories are told by stacks and lifetimes alone.')
+    if snapshot.meta.device == 'cpu':
+        notes.append('A CPU has no caching allocator: nothing is known of reserved memory.')
+        notes.append('On a CPU only what was allocated within the window is seen.')
+    return notes

@@ -1,0 +1,381 @@
+"""The page of a snapshot: what it draws adds up, and a person can read it in a browser."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer_memprof.analysis.snapshot import Snapshot
+from composer_memprof.analysis.snapshot_file import load_snapshot
+from composer_memprof.analysis.timeline import extremes, lines_of, sum_up_smaller, timeline_of
+from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
+from composer_memprof.recorders.kineto import KinetoRecorder
+from composer_memprof.report.snapshot_page import snapshot_page, write_snapshot_page
+from tests.benchmarks.made_up import training_snapshot
+
+REAL = Path(__file__).parent.parent.parent / 'shared' / 'data' / 'snapshots'
+MIB = 1 << 20
+TORCH = {'filename': '/x/lib/python3.11/site-packages/torch/nn/functional.py', 'line': 1, 'name': 'linear'}
+HOSTILE = '</script><img src=x onerror="window.taken=1"><!--'
+
+
+def frame(name: str, line: int = 7) -> dict[str, Any]:
+    return {'filename': '/home/me/train.py', 'line': line, 'name': name}
+
+
+def loaded(content: dict[str, Any]) -> Snapshot:
+    Path('x.pickle').write_bytes(pickle.dumps(content, protocol=4))
+    return load_snapshot(Path('x.pickle'))
+
+
+def recorded(*rows: tuple[str, int, int, str], devices: int = 1, **ours: Any) -> Snapshot:
+    """A snapshot of events a millisecond apart, each an action, an address, bytes and the function it is from."""
+    trace = [
+        {'action': action, 'addr': address, 'size': size, 'time_us': 1000 * number, 'frames': [TORCH, frame(name)]}
+        for number, (action, address, size, name) in enumerate(rows, start=1)
+    ]
+    return loaded({'device_traces': [trace] * devices, 'segments': [], 'composer_memprof': ours})
+
+
+def a_step(big: str = 'big_layer') -> Snapshot:
+    """64 MiB over nearly all the time, and for half of it 16 MiB on top."""
+    return recorded(
+        ('alloc', 1 << 30, 64 * MIB, big),
+        *(('alloc', n, 1000, 'little') for n in range(1, 5)),
+        ('alloc', 2 << 30, 16 * MIB, 'head'),
+        *(('free_completed', n, 1000, 'little') for n in range(1, 5)),
+        ('free_completed', 2 << 30, 16 * MIB, 'head'),
+        *(('alloc', n, 1000, 'little') for n in range(1, 9)),
+        phases=[[500, 3, 'forward'], [9500, 3, 'backward'], [15000, 4, 'forward']],
+        tensors=[[20_000, 1 << 30, 64 * MIB, 'parameter', 'blocks.0.weight']],
+    )
+
+
+# -- what is drawn ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('most_blocks', [0, 1, 50, 10**9])
+def test_the_blocks_drawn_exactly_and_the_smaller_ones_come_to_the_total(most_blocks: int) -> None:
+    snapshot = loaded(training_snapshot(events=30_000, stacks=60))
+    (history,) = snapshot.devices
+    whole = timeline_of(snapshot, history, spans=500)
+    timeline = sum_up_smaller(whole, lines_of(snapshot.stacks), most_blocks)
+    moments = timeline.smaller.moments
+    assert timeline.peak in moments
+    exact = np.array([timeline.live_blocks(moment)['size'].sum() for moment in moments[::97]])
+    assert (exact + timeline.smaller.sizes.sum(axis=0)[::97] == timeline.total[moments[::97]]).all()
+    assert (timeline.smaller.sizes >= 0).all()
+    assert len(timeline.blocks) + timeline.smaller.blocks == len(whole.blocks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=30),
+    freed=st.lists(st.integers(0, 29), unique=True),
+    most_blocks=st.integers(0, 30),
+)
+def test_what_is_summed_up_is_smaller_than_what_is_not(sizes: list[int], freed: list[int], most_blocks: int) -> None:
+    rows = [('alloc', number, size, f'f{number % 3}') for number, size in enumerate(sizes)]
+    rows += [('free_completed', number, sizes[number], '') for number in freed if number < len(sizes)]
+    snapshot = recorded(*rows)
+    timeline = sum_up_smaller(
+        timeline_of(snapshot, snapshot.devices[0], spans=100), lines_of(snapshot.stacks), most_blocks
+    )
+    assert sorted(timeline.blocks['size'])[::-1] == sorted(sizes)[::-1][:most_blocks]
+    assert timeline.smaller.largest <= min(timeline.blocks['size'], default=1000)
+    live = dict.fromkeys(range(0), 0)
+    for moment, (action, address, size, _) in enumerate(rows, start=1):
+        live.pop(address, None) if action == 'free_completed' else live.update({address: size})
+        drawn = timeline.live_blocks(moment)['size'].sum() + timeline.smaller.sizes[:, moment].sum()
+        assert drawn == sum(live.values()) == timeline.total[moment]
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=400), st.integers(1, 30))
+def test_no_span_loses_its_highest_or_lowest_point(values: list[int], spans: int) -> None:
+    kept = extremes(np.array(values), spans)
+    assert {0, len(values) - 1} <= set(kept.tolist())
+    width = -(-len(values) // spans)
+    for begin in range(0, len(values), width):
+        inside = [values[place] for place in kept if begin <= place < begin + width]
+        span = values[begin : begin + width]
+        assert (max(inside), min(inside)) == (max(span), min(span))
+
+
+# -- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_refers_to_nothing_outside_and_lets_nothing_in() -> None:
+    page = snapshot_page(a_step(HOSTILE), HOSTILE)
+    assert not re.search(
+        r'https?:|//[a-z]+\.|@import|<link|\bsrc=|\bhref=|\bfetch\(|XMLHttp', page.replace('src=x', '')
+    )
+    assert '<img' not in page
+    assert page.count('</script>') == 2  # the data's and the script's
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy and "default-src 'none'" in policy[1] and 'unsafe' not in policy[1]
+
+
+def test_a_page_that_may_be_small_sums_up_more_and_says_so() -> None:
+    snapshot = loaded(training_snapshot(events=200_000, stacks=200))
+    whole = snapshot_page(snapshot, 'x')
+    assert 'blocks are drawn exactly' in whole
+    for most in (len(whole) // 2, len(whole) // 3):
+        page = snapshot_page(snapshot, 'x', max_bytes=most)
+        assert len(page.encode()) <= most
+        words = re.search(r'Of ([\d,]+) blocks the ([\d,]+) largest, ([\d.]+) % of the peak', page)
+        assert words and int(words[2].replace(',', '')) > 100
+        assert 'summed by line and category' in page
+
+
+@pytest.mark.parametrize('content', [{'device_traces': [], 'segments': []}, {'device_traces': [[]], 'segments': []}])
+def test_a_snapshot_without_a_history_has_a_page_that_says_so(content: dict[str, Any]) -> None:
+    page = snapshot_page(loaded(content), 'nothing')
+    assert 'No allocation was recorded' in page
+    assert '<canvas' not in page
+
+
+def test_what_the_snapshot_was_taken_for_is_said() -> None:
+    oom = {'requested': 3 * MIB, 'free': MIB, 'message': HOSTILE}
+    page = snapshot_page(recorded(('alloc', 1, 10, 'f'), oom=oom, error=f'OutOfMemoryError: {HOSTILE}'), 'x')
+    assert '3.0 MiB asked for, 1.0 MiB free' in page
+    assert 'OutOfMemoryError: &lt;/script&gt;' in page
+
+
+# -- in a browser -------------------------------------------------------------------------------------------------
+
+
+def _chromium() -> str:
+    names = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and shutil.which('apt-get') and os.geteuid() == 0:
+        for command in (['apt-get', 'update'], ['apt-get', 'install', '-y', '--no-install-recommends', 'chromium']):
+            subprocess.run(command, capture_output=True, timeout=600, check=False)
+        found = shutil.which('chromium')
+    if found is None:
+        pytest.skip('there is no Chromium here, and none could be installed')
+    return found
+
+
+@pytest.fixture(scope='module')
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip('playwright.sync_api')
+    arguments = ['--no-sandbox'] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=_chromium(), args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the page of a snapshot. Nothing may ask the network for anything, and nothing may go wrong unseen."""
+    asked: list[str] = []
+    wrong: list[str] = []
+    contexts = []
+
+    def open_page(snapshot: Snapshot, title: str = 'a step', width: int = 1400, **settings: Any) -> Any:
+        path = tmp_path / 'page.html'
+        write_snapshot_page(snapshot, path, title, **settings)
+        context = browser.new_context(viewport={'width': width, 'height': 900}, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on('request', lambda request: asked.append(request.url) if request.url != path.as_uri() else None)
+        page.on('pageerror', lambda error: wrong.append(str(error)))
+        page.on('console', lambda message: wrong.append(message.text) if message.type == 'error' else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector('body[data-drawn]', timeout=15_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert (asked, wrong) == ([], [])
+
+
+def place(page: Any, across: float, up: float) -> tuple[float, float]:
+    """A point of the timeline, in shares of its width and height."""
+    box = page.locator('#timeline').bounding_box()
+    return box['x'] + 70 + (box['width'] - 76) * across, box['y'] + 18 + (box['height'] - 70) * (1 - up)
+
+
+def time_range(page: Any) -> tuple[float, float]:
+    page.wait_for_timeout(100)  # the next frame
+    return float(page.input_value('#from')), float(page.input_value('#to'))
+
+
+def test_the_peak_is_read_the_largest_band_clicked_and_its_stack_unfolded(opened: Any) -> None:
+    page = opened(a_step())
+    assert page.inner_text('.facts .peak strong') == '80.0 MiB'
+    assert 'after event 6 of 19, 5.0 ms from the first, batch 3, forward' in page.inner_text('.facts .peak')
+    assert page.inner_text('.drawn') == 'All 14 blocks are drawn exactly.'
+    page.mouse.move(*place(page, 0.5, 0.3))
+    assert '64.0 MiB' in page.inner_text('#tip')
+    assert 'big_layer me/train.py:7' in page.inner_text('#tip')
+    page.mouse.click(*place(page, 0.5, 0.3))
+    chosen = page.inner_text('#chosen')
+    for words in (
+        '67,108,864 B',
+        '0 µs, event 1, batch 3, forward',
+        'parameter (seen as that tensor)',
+        'blocks.0.weight',
+        'not while it was recorded',
+    ):
+        assert words in chosen
+    assert '/home/me/train.py:7' in chosen
+    assert 'functional.py' not in chosen  # torch's frames are folded
+    page.click('#chosen summary')
+    assert 'torch/nn/functional.py:1' in page.inner_text('#chosen details')
+
+
+def test_the_wheel_a_drag_and_the_range_zoom_and_a_double_click_shows_all(opened: Any) -> None:
+    page = opened(a_step())
+    all_of_it = time_range(page)
+    page.mouse.move(*place(page, 0.5, 0.5))
+    page.mouse.wheel(0, -400)
+    closer = time_range(page)
+    assert all_of_it[0] < closer[0] < closer[1] < all_of_it[1]
+    page.mouse.dblclick(*place(page, 0.5, 0.9))
+    assert time_range(page) == all_of_it
+    page.mouse.move(*place(page, 0.25, 0.5))
+    page.mouse.down()
+    page.mouse.move(*place(page, 0.5, 0.5), steps=4)
+    page.mouse.up()
+    begin, end = time_range(page)
+    assert begin == pytest.approx(all_of_it[1] / 4, rel=0.02)
+    assert end == pytest.approx(all_of_it[1] / 2, rel=0.02)
+    page.fill('#from', '2')
+    page.fill('#to', '3.5')
+    page.press('#to', 'Enter')
+    assert time_range(page) == (2, 3.5)
+    page.select_option('#axis', 'event')
+    assert time_range(page) == (3, 7)  # at least four events
+    page.click('#reset')
+    assert time_range(page) == (0, 20)
+
+
+def test_filters_leave_what_is_large_and_what_is_looked_for(opened: Any) -> None:
+    page = opened(a_step())
+    rows = page.locator('#rows li')
+    assert rows.count() == 3
+    page.fill('#smallest', '1 MiB')
+    assert [row.split('\n')[0] for row in rows.all_inner_texts()] == ['64.0 MiB', '16.0 MiB']
+    page.fill('#find', 'HEAD')
+    assert [row.split('\n')[0] for row in rows.all_inner_texts()] == ['16.0 MiB']
+    page.fill('#smallest', 'many')
+    assert page.locator('#smallest:invalid').count() == 1
+
+
+def test_what_is_allocated_elsewhere_than_at_the_peak_can_be_listed_and_by_what_it_is_for(opened: Any) -> None:
+    page = opened(a_step())
+    page.mouse.click(*place(page, 0.9, 0.3))
+    page.click('#at-moment')
+    assert page.inner_text('#live-title').startswith('64.0 MiB allocated at 1')
+    assert 'head' not in page.inner_text('#rows')
+    page.click('#at-peak')
+    assert 'parameter\n64.0 MiB' in page.inner_text('#legend')
+    page.select_option('#rows-by', 'phase')
+    assert 'allocated in forward' in page.inner_text('#rows')
+    page.select_option('#rows-by', label='single block')
+    assert page.locator('#rows li').count() == 6
+
+
+def test_the_list_is_used_with_the_keyboard_alone(opened: Any) -> None:
+    page = opened(a_step())
+    page.focus('#rows-by')
+    page.keyboard.press('Tab')
+    page.keyboard.press('Enter')
+    assert 'big_layer' in page.inner_text('#chosen')
+    page.focus('#timeline')
+    page.keyboard.press('+')
+    begin, end = time_range(page)
+    assert 0 < begin < end < 18
+    page.keyboard.press('Escape')
+    assert 'big_layer' not in page.inner_text('#chosen')
+
+
+def test_names_from_the_file_stay_words(opened: Any) -> None:
+    page = opened(a_step(HOSTILE), title=HOSTILE)
+    page.mouse.click(*place(page, 0.5, 0.3))
+    page.click('#chosen summary')
+    assert HOSTILE in page.inner_text('#chosen')
+    assert HOSTILE in page.inner_text('h1')
+    assert HOSTILE in page.inner_text('#rows')
+    assert page.locator('img').count() == 0
+    assert page.evaluate('window.taken') is None
+
+
+def test_each_device_has_its_timeline(opened: Any) -> None:
+    rows = [('alloc', 1, 5 * MIB, 'here')]
+    page = opened(recorded(*rows, devices=2, device='cuda'))
+    page.select_option('#device', label='cuda 1')
+    assert 'on cuda 1' in page.inner_text('.facts:not([hidden])')
+    page.click('#rows button')
+    assert 'here' in page.inner_text('#chosen')
+
+
+def test_blocks_without_a_history_or_times_are_drawn(opened: Any) -> None:
+    block = {'address': 1, 'size': 3 * MIB, 'state': 'active_allocated', 'frames': [frame('kept')]}
+    segment = {'device': 0, 'address': 1, 'total_size': 4 * MIB, 'blocks': [block]}
+    page = opened(loaded({'device_traces': [[]], 'segments': [segment]}))
+    assert page.inner_text('.facts .peak strong') == '3.0 MiB'
+    page.mouse.click(*place(page, 0.5, 0.3))
+    assert 'kept' in page.inner_text('#chosen')
+
+
+def test_smaller_blocks_are_told_by_their_line(opened: Any) -> None:
+    page = opened(loaded(training_snapshot(events=60_000, stacks=200)), max_bytes=90_000)
+    summed = page.locator('#rows li', has=page.locator('.blocks', has_text=re.compile(r'[+]|smaller')))
+    summed.filter(has_text='layers.py').first.click()
+    assert 'smaller blocks, hatched' in page.inner_text('#chosen')
+    assert 'layers.py' in page.inner_text('#chosen')
+
+
+def test_nothing_is_cut_off_on_a_narrow_screen(opened: Any) -> None:
+    page = opened(a_step('a_function_with_quite_a_long_name_' * 4), width=600)
+    page.mouse.click(*place(page, 0.5, 0.3))
+    assert page.evaluate('document.documentElement.scrollWidth') <= 600
+
+
+def test_a_million_events_open_at_once_in_at_most_5_mb(opened: Any) -> None:
+    page = opened(loaded(training_snapshot(events=1_000_000)))
+    assert Path('page.html').stat().st_size <= 5_000_000
+    (paint,) = page.evaluate("performance.getEntriesByName('first-contentful-paint').map(entry => entry.startTime)")
+    assert paint < 3000
+    assert page.inner_text('.facts .peak strong').endswith('GiB')
+
+
+def test_a_snapshot_of_this_cpu_leads_to_this_file(opened: Any) -> None:
+    def step() -> None:
+        big = torch.empty(1 << 22)
+        torch.empty(10)
+        del big
+
+    with KinetoRecorder(**PROFILE_ARGUMENTS) as recorder:
+        step()
+    assert recorder.result is not None
+    page = opened(loaded(snapshot_of(recorder.result)))
+    assert page.inner_text('.facts .peak strong') == '16.0 MiB'
+    page.click('#rows button')
+    assert __file__ in page.inner_text('#chosen')
+
+
+@pytest.mark.parametrize(('name', 'peak'), [('gpt_ctx128_forward', '18.2 GiB'), ('gpt_ctx128_fullstep', '51.3 GiB')])
+def test_real_gpu_snapshots_have_their_peak_on_the_page(opened: Any, name: str, peak: str) -> None:
+    if not (REAL / f'{name}.pickle').exists():
+        pytest.skip('the snapshots are no part of the project')
+    page = opened(load_snapshot(REAL / f'{name}.pickle'))
+    assert page.inner_text('.facts .peak strong') == peak
+    page.click('#rows button')
+    assert page.inner_text('#chosen .size').endswith('GiB')
