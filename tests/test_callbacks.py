@@ -47,6 +47,7 @@ def test_losses_are_bit_identical_with_all_callbacks_and_with_none() -> None:
     bare = losses_of(batches=14)
     assert len(bare) == 14
     assert losses_of(*(make() for make in ALL), batches=14) == bare
+    assert losses_of(MemorySnapshot(on_oom=True, on_exception=True), batches=14) == bare
 
 
 def test_no_callback_adds_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:

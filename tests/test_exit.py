@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -42,7 +43,14 @@ if __name__ == '__main__':
 """
 EXCEPTION = "raise RuntimeError('CUDA out of memory, say')"
 TERMINATED = "print('ready', flush=True); time.sleep(60)"
-KINDS = {'host_rss', 'memory_snapshot', 'memory_snapshot.page', 'torch_profiler', 'torch_profiler.summary'}
+KINDS = {
+    'host_rss',
+    'memory_snapshot',
+    'memory_snapshot.page',
+    'memory_snapshot.summary',
+    'torch_profiler',
+    'torch_profiler.summary',
+}
 
 
 def start(remote: str, happens: str, endpoint: str = '', after: str = 'pass') -> subprocess.Popen[str]:
@@ -116,3 +124,41 @@ def test_what_a_killed_run_left_is_pushed_later(s3: Any, s3_endpoint: str) -> No
     assert [result.error for result in pushed] == [None] * len(pushed)
     assert {entry.kind for entry in entries(Path('test-run')) if entry.status == 'uploaded'} >= {'host_rss'}
     assert {entry.status for entry in entries(Path('test-run'))} == {'uploaded'}
+
+
+_DOES_NOT_FIT = "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')"
+
+
+@pytest.mark.parametrize(
+    ('happens', 'mark'), [(_DOES_NOT_FIT, '.oom'), (EXCEPTION, '.exception'), (TERMINATED, '.exception')]
+)
+def test_a_run_that_breaks_off_outside_of_a_window_leaves_what_filled_the_memory(
+    s3: Any, s3_endpoint: str, happens: str, mark: str
+) -> None:
+    code = _RUN.format(happens=happens, after='pass').replace('schedule=first', 'on_oom=True, on_exception=True')
+    code = code.replace("'active': '50ba'", "'active': '1ba'")
+    Path('job.py').write_text('import torch\n' + code)
+    job = subprocess.Popen(
+        [sys.executable, 'job.py', 's3://runs/{run_name}'],
+        env=child_environment(**s3_environment(s3_endpoint)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if happens == TERMINATED:
+        assert job.stdout is not None
+        job.stdout.readline()
+        job.terminate()
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == (128 + signal.SIGTERM if happens == TERMINATED else 1)
+    assert happens == TERMINATED or happens.split("'")[1] in errors, 'the exception is unchanged'
+    stem = f'rank0.8.memory_snapshot{mark}'
+    made = {entry.path: entry for entry in entries(Path('test-run')) if entry.batch == 8 and stem in entry.path}
+    assert sorted(made) == [f'{stem}.html', f'{stem}.pickle', f'{stem}.summary.json']
+    for entry in made.values():
+        assert entry.status == 'uploaded' and entry.remote is not None
+        assert hashlib.sha256(s3.cat(entry.remote)).hexdigest() == entry.sha256
+    summary = json.loads((Path('test-run/torch_traces') / f'{stem}.summary.json').read_text())
+    assert summary['devices'][0]['peak']['batch'] == 7
+    if mark == '.oom':
+        assert 'Tried to allocate 20.00 GiB' in summary['error']

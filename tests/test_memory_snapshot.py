@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
+import json
 import pickle
 import shutil
 import warnings
@@ -12,13 +14,18 @@ from typing import Any
 
 import pytest
 import torch
-from composer.core import Time
+from composer.core import Callback, Time
 from composer.loggers import RemoteUploaderDownloader
 
-from composer_memprof import MemorySnapshot
+from composer_memprof import MemorySnapshot, TorchProfiler
+from composer_memprof.analysis.answer import answer_of
+from composer_memprof.analysis.snapshot_file import load_snapshot
+from composer_memprof.recorders import out_of_memory
 from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
-from tests.conftest import entries, loader, train
+from composer_memprof.recorders.out_of_memory import facts_of, is_out_of_memory
+from composer_memprof.recorders.placing import Placing
+from tests.conftest import entries, loader, make_trainer, train
 
 RUN = Path('test-run/torch_traces')
 
@@ -186,3 +193,109 @@ def test_the_stamp_of_a_file_is_the_end_of_its_window() -> None:
     callback = MemorySnapshot(filename='e{epoch}-b{batch}-s{sample}')
     train(callback)
     assert (RUN / 'e0-b4-s32.pickle').exists()
+
+
+# -- placed by batch, phase, module and tensor --------------------------------------------------------------------
+
+
+def test_what_is_allocated_is_placed_in_its_batch_phase_and_module() -> None:
+    train(MemorySnapshot(), batches=5)
+    snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
+    (answer,) = answer_of(snapshot).devices
+    assert answer.peak.batch in (1, 2, 3)
+    assert {'forward', 'backward', 'optimizer', 'dataloader'} <= set(snapshot.phases.names)
+    assert set(snapshot.phases.batch.tolist()) <= {1, 2, 3, 4}
+    assert {'net.0', 'net.2'} <= set(snapshot.modules)
+    assert {'net.0.weight', 'net.0.bias', 'batch.0'} <= set(snapshot.tensors.names)
+    history = snapshot.devices[0]
+    outputs = (history.module == snapshot.modules.index('net.0')) & (history.size == 8 * 32 * 4)
+    assert outputs.sum() >= 3, 'each batch of 8 gives 32 activations of 4 bytes each'
+
+
+def test_a_summary_of_a_few_kilobytes_stands_beside_each_snapshot() -> None:
+    train(MemorySnapshot(), batches=5)
+    text = (RUN / 'rank0.4.memory_snapshot.summary.json').read_text()
+    assert len(text) <= 4096
+    (answer,) = answer_of(load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')).devices
+    assert json.loads(text)['devices'][0]['peak']['bytes'] == answer.peak.bytes
+
+
+def test_module_marks_follow_nested_forwards_and_leave_no_hook() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU()))
+    placing = Placing()
+    placing.follow_modules(model)
+    model(torch.ones(1, 4))
+    placing.leave_modules()
+    model(torch.ones(1, 4))
+    assert [name for _, name in placing.as_dict()['modules']] == ['', '0', '', '1', '1.0', '1', '', '']
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_compiled_model_is_not_hooked() -> None:
+    model = torch.compile(torch.nn.Linear(2, 2))
+    placing = Placing()
+    placing.follow_modules(torch.nn.Sequential(model))  # type: ignore[arg-type]
+    assert placing._hooks == []
+
+
+# -- standing by --------------------------------------------------------------------------------------------------
+
+
+def test_standing_by_gives_way_to_the_windows_of_others_and_leaves_nothing_when_all_goes_well() -> None:
+    train(MemorySnapshot(on_oom=True, on_exception=True), TorchProfiler(schedule={'skip': '6ba', 'active': '2ba'}))
+    assert {entry.path for entry in entries(RUN, 'memory_snapshot')} == {'rank0.4.memory_snapshot.pickle'}
+    assert [entry.status for entry in entries(RUN, 'torch_profiler')] == ['saved']
+
+
+def test_an_error_that_was_caught_is_no_reason_to_lose_the_snapshot() -> None:
+    class Fails(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            if state.timestamp.batch == 6:
+                raise RuntimeError('something else')
+
+    trainer = make_trainer(MemorySnapshot(on_exception=True), Fails())
+    with pytest.raises(RuntimeError, match='something else'):
+        trainer.fit()
+    trainer.close()
+    names = {entry.path for entry in entries(RUN, 'memory_snapshot')}
+    assert 'rank0.6.memory_snapshot.exception.pickle' in names
+
+
+@pytest.mark.parametrize(
+    ('error', 'expected'),
+    [
+        (torch.OutOfMemoryError('CUDA out of memory'), True),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 400 bytes."
+            ),
+            True,
+        ),
+        (MemoryError(), True),
+        (RuntimeError('shapes differ'), False),
+        (None, False),
+    ],
+)
+def test_errors_of_memory_are_told_from_others(error: Any, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_the_bytes_that_the_host_could_not_give_are_read_from_the_message() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 58)
+    assert is_out_of_memory(caught.value)
+    assert facts_of(caught.value)['requested'] == 1 << 60
+
+
+def test_one_observer_serves_all_who_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached: list[Any] = []
+    monkeypatch.setattr(torch._C, '_cuda_attach_out_of_memory_observer', attached.append, raising=False)
+    monkeypatch.setattr(out_of_memory, '_attached', False)
+    heard: list[Any] = []
+    for number in range(2):
+        listener = functools.partial(lambda number, *facts: heard.append((number, *facts)), number)
+        out_of_memory.listen(listener)
+        attached[0](0, 10, 20, 5)
+        out_of_memory.leave(listener)
+    attached[0](0, 10, 20, 5)
+    assert (len(attached), heard) == (1, [(0, 0, 10, 20, 5), (1, 0, 10, 20, 5)])

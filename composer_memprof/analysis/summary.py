@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 from typing import Any
 
-from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer
-from composer_memprof.analysis.snapshot import Frame
+from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer, answer_of
+from composer_memprof.analysis.snapshot import Frame, Snapshot
 
 _LARGEST, _TOP, _FRAMES, _DEVICES, _TEXT = 4096, 10, 2, 8, 300
 
@@ -73,3 +74,8 @@ def _short(value: Any) -> Any:
     while isinstance(value, str) and len(json.dumps(value)) > _TEXT:
         value = value[: min(len(value) * 3 // 4, _TEXT)]
     return value
+
+
+def write_summary(snapshot: Snapshot, path: Path) -> None:
+    """Write the summary of a snapshot's answer."""
+    path.write_text(json.dumps(summary_of(answer_of(snapshot))), encoding='utf-8')

@@ -3,7 +3,7 @@
 import re
 
 # TensorBoard's plugin knows a trace by `.pt.trace.json`, which must stay whole.
-_SUFFIX = re.compile(r'(\.pt\.trace(\.\w+)?)?\.[A-Za-z]\w*(\.gz)?$')
+_SUFFIX = re.compile(r'(\.pt\.trace(\.\w+)?|\.summary)?\.[A-Za-z]\w*(\.gz)?$')
 
 
 def counted(number: int) -> str:

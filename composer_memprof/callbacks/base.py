@@ -175,6 +175,7 @@ class ProfilingCallback(Callback):
         self._windows: dict[str, Windows] = {}
         self._recording: Optional[_Recording] = None
         self._warm = False
+        self._fitting = False
         self._missing_window = False
         self._stepped_aside = False
         self._warned_of_clash = False
@@ -204,6 +205,13 @@ class ProfilingCallback(Callback):
 
     def _batch_ended(self, state: State) -> None:
         """A batch of an open window has ended."""
+
+    def _broke_off(self, state: State) -> None:
+        """At the close: the training did not come to its end."""
+
+    def stand_down(self) -> bool:
+        """Give the recorder up to another callback that has a window now. False: it is needed here."""
+        return False
 
     @property
     def session(self) -> object:
@@ -291,6 +299,7 @@ class ProfilingCallback(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        self._fitting = True
         if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
             self._windows['train'] = Windows(self.when.schedule, TrainClock(state), state)
             self._warn_if_too_short(state)
@@ -309,6 +318,7 @@ class ProfilingCallback(Callback):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        self._fitting = False
         windows = self._windows.get('train')
         if self._recording is not None:
             self._warn_of_unfinished(state, inside=True)
@@ -357,6 +367,9 @@ class ProfilingCallback(Callback):
         if self._store is None:
             return
         try:
+            if self._fitting:
+                self._fitting = False
+                self._broke_off(state)
             if self._recording is not None:
                 self._finish(state)
             self._cool_down()

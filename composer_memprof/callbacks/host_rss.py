@@ -12,7 +12,8 @@ from composer.loggers import Logger
 from composer_memprof.artifacts.background import is_own_child
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import GrowingFile
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.phases import PhasedCallback
 from composer_memprof.recorders.host_memory import HostMemoryRecorder
 from composer_memprof.schedule import ALWAYS, ScheduleInput
 from composer_memprof.words import human_bytes, warn
@@ -24,7 +25,7 @@ _JUDGE_EVERY_S = 10.0
 _LIMIT_SHARE = 0.9
 
 
-class HostRSS(ProfilingCallback):
+class HostRSS(PhasedCallback):
     """Follows the memory of the training process, its DataLoader workers, and the cgroup that a cluster kills by.
 
     A thread samples every ``interval`` seconds; between the phases of a batch (dataloader, forward, backward,
@@ -123,36 +124,9 @@ class HostRSS(ProfilingCallback):
             if file is not None:
                 file.close()
 
-    # -- phases -------------------------------------------------------------------------------------------------
-
-    def _mark(self, phase: str, state: State) -> None:
+    def _phase_begins(self, phase: str, state: State) -> None:
         if self._recorder is not None:
             self._recorder.mark(phase, state.timestamp.batch.value)
-
-    def before_dataloader(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('dataloader', state)
-
-    def after_dataloader(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('between phases', state)
-
-    def before_forward(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('forward', state)
-
-    def before_backward(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('backward', state)
-
-    def after_backward(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('between phases', state)
-
-    def after_train_batch(self, state: State, logger: Logger) -> None:
-        # Composer runs forward and backward inside the optimizer's step; its own part begins here.
-        del logger  # unused
-        self._mark('optimizer', state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         recorder = self._recorder
@@ -164,22 +138,6 @@ class HostRSS(ProfilingCallback):
             if time.monotonic() - self._judged > _JUDGE_EVERY_S:
                 self._judge(recorder, state)
         super().batch_end(state, logger)
-
-    def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('checkpoint', state)
-
-    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._mark('checkpoint', state)
-
-    def eval_start(self, state: State, logger: Logger) -> None:
-        self._mark('eval', state)
-        super().eval_start(state, logger)
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        super().eval_end(state, logger)
-        self._mark('between batches', state)
 
     # -- words --------------------------------------------------------------------------------------------------
 

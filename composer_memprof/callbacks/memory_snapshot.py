@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Optional, Union
 
 import torch
 from composer.core import State, Time
+from composer.loggers import Logger
+from composer.utils import dist
 
+from composer_memprof.analysis.snapshot_file import read_snapshot
+from composer_memprof.analysis.summary import write_summary
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks import sessions
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.phases import PhasedCallback
 from composer_memprof.recorders import cpu_allocations
 from composer_memprof.recorders.allocator_history import AllocatorHistory, Context, Stacks
-from composer_memprof.recorders.snapshots import has_events, write_pickle, write_trace_plot
+from composer_memprof.recorders.out_of_memory import describe, facts_of, is_out_of_memory, leave, listen, pending_error
+from composer_memprof.recorders.placing import Placing
+from composer_memprof.recorders.snapshots import with_notes, write_pickle
+from composer_memprof.report.snapshot_page import write_snapshot_page
 from composer_memprof.schedule import ScheduleInput, window
 
-_DEFAULT_WINDOW = (1, '3ba')
+#: Out of memory may come again and again, where the training tries smaller microbatches.
+_MOST_OOMS = 3
 
 
-class MemorySnapshot(ProfilingCallback):
+class MemorySnapshot(PhasedCallback):
     """Records every allocation of a window, with its stack, as a snapshot that torch's viewer reads.
 
     Takes the place of :class:`composer.callbacks.MemorySnapshot`: the same parameters, in any number of windows. On
     a GPU it records the allocator's history; on a CPU the profiler's allocation events, in the same form, without
-    what was allocated before the window. Each window leaves ``.pickle`` and ``.html``.
+    what was allocated before the window. Each window leaves
+    ``.pickle``, a page ``.html`` and ``.summary.json``.
 
     >>> from composer_memprof import MemorySnapshot
     >>> callback = MemorySnapshot(schedule={'skip': '10ba', 'active': '2ba', 'every': '1000ba'})
@@ -51,6 +62,11 @@ class MemorySnapshot(ProfilingCallback):
         stacks (str): on a GPU, ``'python'``, or ``'all'`` with C++ frames, which is slow to take. Default: ``'python'``.
         context (str): on a GPU, which events carry stacks: ``'all'``, ``'alloc'``, ``'state'``. Default: ``'all'``.
         close_timeout (float): seconds that the close waits for uploads. Default: ``20``.
+        on_oom (bool): record outside of windows too, and save what there is when memory runs out, as ``….oom.pickle``;
+            on a GPU before anything is freed. Takes the place of :class:`composer.callbacks.OOMObserver`. On a CPU
+            each batch is recorded for it by torch's profiler, with stacks, which slows training down. Default: ``False``.
+        on_exception (bool): likewise, for any exception or signal that ends ``fit``, as ``….exception.pickle``. An
+            open window is saved in any case. Default: ``False``.
 
     Raises:
         ValueError: for a parameter that is not allowed, here or when the Trainer is made.
@@ -76,22 +92,22 @@ class MemorySnapshot(ProfilingCallback):
         stacks: Stacks = 'python',
         context: Context = 'all',
         close_timeout: float = 20.0,
+        on_oom: bool = False,
+        on_exception: bool = False,
     ) -> None:
-        given = [
-            f'{name}={value!r}'
-            for (name, value), default in zip(
-                {'skip_batches': skip_batches, 'interval': interval}.items(), _DEFAULT_WINDOW
-            )
-            if value != default
-        ]
-        if schedule is not None and given:
-            raise ValueError(f'schedule and {", ".join(given)} both say when; give one of them')
+        given = {'skip_batches': (skip_batches, 1), 'interval': (interval, '3ba')}
+        told = [f'{name}={value!r}' for name, (value, default) in given.items() if str(value) != str(default)]
+        if schedule is not None and told:
+            raise ValueError(f'schedule and {", ".join(told)} both say when; give one of them')
         for name, value, allowed in (
             ('stacks', stacks, ('python', 'all')),
             ('context', context, ('all', 'alloc', 'state')),
         ):
             if value not in allowed:
                 raise ValueError(f'{name}={value!r} is unknown; allowed are {", ".join(allowed)}')
+        for name, switch in (('on_oom', on_oom), ('on_exception', on_exception)):
+            if not isinstance(switch, bool):
+                raise ValueError(f'{name}={switch!r} is not allowed; it is true or false')
         if not isinstance(max_entries, int) or max_entries < 1:
             raise ValueError(f'max_entries={max_entries!r} is not allowed; it must be a whole number above 0')
         default = _window(skip_batches, interval)
@@ -107,9 +123,17 @@ class MemorySnapshot(ProfilingCallback):
                 close_timeout=close_timeout,
             ),
         )
+        self._on_oom = on_oom
+        self._on_exception = on_exception
         self._history = AllocatorHistory(max_entries, stacks, context)
+        self._placing = Placing()
+        self._standing_by = False
+        self._broken_off = False
+        self._error: Optional[BaseException] = None
+        self._ooms = 0
 
     def _check(self, state: State) -> None:
+        self._standing_by, self._broken_off, self._error, self._ooms = False, False, None, 0
         self.kineto = None
         self.resources = frozenset()
         if state.device.name == 'gpu' and torch.cuda.is_available():
@@ -118,46 +142,146 @@ class MemorySnapshot(ProfilingCallback):
         self.resources = frozenset({sessions.KINETO, sessions.PYTHON_STACKS})
         self.kineto = sessions.kineto_for(self, state, cpu_allocations.PROFILE_ARGUMENTS)
 
+    # -- windows ------------------------------------------------------------------------------------------------
+
     def _prepare(self, state: State) -> None:
         del state  # unused
-        if self.kineto is not None:
+        if self.kineto is not None and not self._standing_by:
             self.kineto.prepare()
 
     def _start(self, state: State, stamp: Stamp) -> None:
-        del state, stamp  # unused
-        if self.kineto is not None:
-            self.kineto.start(self)
-        else:
-            self._history.start()
+        del stamp  # unused
+        self._end_stand_by()
+        self._record(state)
 
     def _stop(self, state: State, stamp: Stamp) -> None:
-        del state  # unused
-        if self.kineto is not None:
-            result = self.kineto.stop(self)
-            take = functools.cache(lambda: cpu_allocations.snapshot_of(result))
-        else:
-            snapshot = self._history.stop()
-            take = functools.cache(lambda: snapshot)
-        self.store.save(
-            [
-                Part(self.kind, '.pickle', lambda path: write_pickle(take(), path), self.output.compress),
-                Part(f'{self.kind}.page', '.html', lambda path: _write_page(take, path)),
-            ],
-            stamp,
-        )
+        self._save(self._take(state), stamp)
 
     def _cancel(self) -> None:
+        self._placing.leave_modules()
         if self.kineto is not None:
             self.kineto.cancel()
         else:
             self._history.cancel()
 
+    def _phase_begins(self, phase: str, state: State) -> None:
+        if self._recording is None and not self._standing_by:
+            return
+        self._placing.mark(phase, state.timestamp.batch.value)
+        if phase == 'forward':
+            self._placing.see_inputs(state.batch)
 
-def _write_page(take: Callable[[], dict[str, Any]], path: Any) -> None:
-    snapshot = take()
-    if not has_events(snapshot):
-        raise ValueError('no allocation was recorded, so there is nothing to draw')
-    write_trace_plot(snapshot, path)
+    def _record(self, state: State) -> None:
+        self._placing = Placing()
+        self._placing.mark('between batches', state.timestamp.batch.value)
+        self._placing.see_model(state.model, state.optimizers)
+        if self.kineto is not None:
+            self.kineto.start(self)
+        else:
+            self._placing.follow_modules(state.model)
+            self._history.start()
+
+    def _take(self, state: State, oom: Optional[dict[str, Any]] = None) -> Callable[[], dict[str, Any]]:
+        """End the recording; returns what makes a snapshot of it, wherever that is to be done."""
+        placing = self._placing
+        placing.leave_modules()
+        if self.kineto is not None:
+            result = self.kineto.stop(self)
+            modules = {id(module): name for name, module in state.model.named_modules()}
+            make = functools.partial(cpu_allocations.snapshot_of, result, modules)
+        else:
+            make = functools.partial(dict, self._history.stop())
+        placing.see_model(state.model, state.optimizers)
+        about = {'rank': dist.get_global_rank(), **placing.as_dict()}
+        if self._broken_off:
+            about['error'] = describe(self._error)
+        if oom is None and self._error is not None and is_out_of_memory(self._error):
+            oom = facts_of(self._error)
+        if oom is not None:
+            about['oom'] = oom
+        return functools.partial(with_notes, make, about)
+
+    def _save(self, make: Callable[[], dict[str, Any]], stamp: Stamp) -> None:
+        take = functools.cache(make)
+        read = functools.cache(lambda: read_snapshot(take()))
+        title = f'{stamp.run_name}, rank {dist.get_global_rank()}, batch {stamp.timestamp.batch.value}'
+        self.store.save(
+            [
+                Part(self.kind, '.pickle', lambda path: write_pickle(take(), path), self.output.compress),
+                Part(f'{self.kind}.page', '.html', lambda path: write_snapshot_page(read(), path, title)),
+                Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
+            ],
+            stamp,
+        )
+
+    # -- standing by: recording outside of windows, for the case that the training breaks off --------------------
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        super().fit_start(state, logger)
+        if self._on_oom and self.kineto is None:
+            listen(self._out_of_memory)
+
+    def _before_batch(self, stage: str, state: State) -> None:
+        if self.kineto is not None:  # a profiler's session grows without bound
+            self.stand_down()
+        super()._before_batch(stage, state)
+        if (
+            (self._on_oom or self._on_exception)
+            and not (self._standing_by or self._recording or self._stepped_aside)
+            and self.may_run_on(dist.get_global_rank())
+            and sessions.claim(self, state) is None
+        ):
+            self._record(state)
+            self._standing_by = True
+
+    def stand_down(self) -> bool:
+        if not self._standing_by:
+            return False
+        self._end_stand_by()
+        sessions.release(self.session)
+        return True
+
+    def _end_stand_by(self) -> None:
+        if self._standing_by:
+            self._standing_by = False
+            self._cancel()
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        self.stand_down()
+        leave(self._out_of_memory)
+        super().fit_end(state, logger)
+
+    def _broke_off(self, state: State) -> None:
+        leave(self._out_of_memory)
+        self._broken_off, self._error = True, pending_error()
+        if not self._standing_by:
+            return  # an open window is saved as it is
+        oom = is_out_of_memory(self._error)
+        wanted = not self._ooms if oom else self._on_exception  # the first snapshot of running out tells most
+        if not wanted:
+            self.stand_down()
+            return
+        self._standing_by = False
+        try:
+            self._save(self._take(state), replace(self._stamp('train', state), mark='.oom' if oom else '.exception'))
+        finally:
+            sessions.release(self.session)
+
+    def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
+        """On the thread whose allocation fails, while all that filled the memory is still there."""
+        state = self._state() if self._state is not None else None
+        if state is None or self._ooms >= _MOST_OOMS or not (self._standing_by or self._recording):
+            return
+        self._ooms += 1
+        try:
+            oom = {'device': device, 'requested': requested, 'total': total, 'free': free}
+            oom['allocated'] = torch.cuda.memory_allocated(device)
+            oom['reserved'] = torch.cuda.memory_reserved(device)
+            stamp = replace(self._stamp('train', state), mark='.oom')
+            self._save(self._take(state, oom), stamp)
+            self._record(state)
+        except Exception as error:  # it would take the place of the out-of-memory error
+            self._step_aside(error)
 
 
 def _window(skip_batches: int, interval: Union[int, str, Time]) -> Any:

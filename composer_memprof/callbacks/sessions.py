@@ -48,8 +48,9 @@ def claim(callback: ProfilingCallback, state: State) -> Optional[str]:
             continue
         other = holder.callback()
         if other is not None and other.is_at_work_in(state):
-            return type(other).__name__
-        if other is not None:
+            if not other.stand_down():
+                return type(other).__name__
+        elif other is not None:
             other.break_off()
         release(holder.session)
     if KINETO in callback.resources and KINETO not in _held and kineto.is_profiling():

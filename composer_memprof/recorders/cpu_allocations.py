@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -36,17 +37,23 @@ class _Allocation(NamedTuple):
     address: int
     size: int  # negative: freed
     call: Optional[_Call]
+    module: Optional[str]
 
 
-def snapshot_of(result: KinetoResult) -> dict[str, Any]:
-    """The session's CPU allocations as a snapshot: ``device_traces`` and ``segments``, sizes in bytes."""
+def snapshot_of(result: KinetoResult, modules: Mapping[int, str] = MappingProxyType({})) -> dict[str, Any]:
+    """The session's CPU allocations as a snapshot: ``device_traces`` and ``segments``, sizes in bytes.
+
+    ``modules`` gives the dotted name of each module by its ``id``; an allocation in its forward then carries it.
+    """
     frames_of = _Frames()
     trace: list[dict[str, Any]] = []
     live: dict[int, tuple[int, list[Frame]]] = {}
-    for allocation in sorted(_allocations(result), key=lambda allocation: allocation.time_ns):
+    for allocation in sorted(_allocations(result, modules), key=lambda allocation: allocation.time_ns):
         frames = frames_of(allocation.call)
         event = {'addr': allocation.address, 'size': abs(allocation.size), 'stream': 0, 'frames': frames}
         event['time_us'] = allocation.time_ns // 1000
+        if allocation.module is not None:
+            event['module'] = allocation.module
         if allocation.size > 0:
             live[allocation.address] = (allocation.size, frames)
             trace.append({'action': 'alloc', **event})
@@ -81,25 +88,27 @@ def _segment(address: int, size: int, frames: list[Frame]) -> dict[str, Any]:
     }
 
 
-def _allocations(result: KinetoResult) -> Iterator[_Allocation]:
+def _allocations(result: KinetoResult, modules: Mapping[int, str]) -> Iterator[_Allocation]:
     """Walk the event tree with a stack of our own: it is deep, and each step counts."""
     from torch._C._profiler import _EventType
 
     allocation, py_call, py_c_call = _EventType.Allocation, _EventType.PyCall, _EventType.PyCCall
-    pending: list[tuple[Any, Optional[_Call]]] = [(root, None) for root in result.events()]
+    pending: list[tuple[Any, Optional[_Call], Optional[str]]] = [(root, None, None) for root in result.events()]
     while pending:
-        event, call = pending.pop()
+        event, call, module = pending.pop()
         tag = event.tag
         if tag == allocation:
             fields = event.extra_fields
             if fields.device.type == 'cpu':
-                yield _Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, call)
+                yield _Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, call, module)
         elif tag == py_call:
             fields = event.extra_fields
             call = _Call(_frame(fields.caller), _frame(fields.callsite), call)
+            if fields.module is not None:
+                module = modules.get(fields.module.self_ptr, module)
         elif tag == py_c_call:
             call = _Call(_frame(event.extra_fields.caller), None, call)
-        pending.extend((child, call) for child in event.children)
+        pending.extend((child, call, module) for child in event.children)
 
 
 def _frame(state: Any) -> Frame:
@@ -129,7 +138,8 @@ class _Frames:
             frames = [call.function] if call.function is not None else []
             outer: Optional[_Call] = call
             while outer is not None:
-                frames.append(outer.caller)
+                if not frames or frames[-1] != outer.caller:  # a C function, and what it calls, have the same caller
+                    frames.append(outer.caller)
                 outer = outer.outer
             known = self._known[id(call)] = (call, frames)
         return known[1]

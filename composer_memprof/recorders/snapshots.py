@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 #: What torch's own snapshot viewer can read.
 PICKLE_PROTOCOL = 4
@@ -16,12 +19,8 @@ def write_pickle(snapshot: dict[str, Any], path: Path) -> None:
         pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
 
 
-def write_trace_plot(snapshot: dict[str, Any], path: Path) -> None:
-    """Write torch's own page of the snapshot, which loads its JavaScript from the internet when opened."""
-    from torch.cuda._memory_viz import trace_plot
-
-    path.write_text(trace_plot(snapshot), encoding='utf-8')
-
-
-def has_events(snapshot: dict[str, Any]) -> bool:
-    return any(len(trace) > 0 for trace in snapshot['device_traces'])
+def with_notes(make: Callable[[], dict[str, Any]], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot that ``make`` makes, with ``notes`` of ours beside torch's own keys."""
+    snapshot = make()
+    own = {'device': 'cuda', 'torch': str(torch.__version__), 'recorder': 'allocator_history'}
+    return {**snapshot, 'composer_memprof': {**own, **snapshot.get('composer_memprof', {}), **notes}}

@@ -1,0 +1,124 @@
+"""What places the events of a memory snapshot: the phases of batches, and which addresses hold which tensors.
+
+placing = Placing()
+placing.mark('forward', batch=0)
+placing.see_model(model, [optimizer])
+placing.as_dict()
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+#: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
+_MOST = 100_000
+
+
+class Placing:
+    """Collects marks, on the clock of the events that they place: microseconds since 1970."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, collections.deque[list[Any]]] = {
+            name: collections.deque(maxlen=_MOST) for name in ('phases', 'tensors', 'modules')
+        }
+        self._hooks: list[Any] = []
+
+    def mark(self, phase: str, batch: int) -> None:
+        """From now on ``phase`` of ``batch`` runs."""
+        self._rows['phases'].append([_now_us(), batch, phase])
+
+    def see_model(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
+        """Note where parameters, buffers, gradients and optimizer state lie now."""
+        self._see(_tensors_of(model, optimizers))
+
+    def see_inputs(self, batch: Any) -> None:
+        """Note where the tensors of a batch lie now."""
+        self._see(('input', name, tensor) for name, tensor in _nested('batch', batch))
+
+    def follow_modules(self, model: torch.nn.Module) -> None:
+        """Note which module's forward runs, until :meth:`leave_modules`. A compiled model would be compiled anew for it,
+        and is left alone."""
+        if any(getattr(module, '_compiled_call_impl', None) or _is_compiled(module) for module in model.modules()):
+            return
+        running: list[str] = ['']
+        marks = self._rows['modules']
+
+        def enter(name: str, module: object, inputs: object) -> None:
+            running.append(name)
+            marks.append([_now_us(), name])
+
+        def leave(module: object, inputs: object, output: object) -> None:
+            if len(running) > 1:
+                running.pop()
+            marks.append([_now_us(), running[-1]])
+
+        for name, module in model.named_modules():
+            self._hooks.append(module.register_forward_pre_hook(functools.partial(enter, name)))
+            self._hooks.append(module.register_forward_hook(leave, always_call=True))
+
+    def leave_modules(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _see(self, found: Iterable[tuple[str, str, torch.Tensor]]) -> None:
+        now = _now_us()
+        for category, name, tensor in found:
+            try:
+                storage = getattr(tensor, '_local_tensor', tensor).untyped_storage()  # a DTensor's own shard
+                address, size = storage.data_ptr(), storage.nbytes()
+            except (RuntimeError, NotImplementedError, AttributeError):  # a tensor without memory of its own
+                continue
+            if address:
+                self._rows['tensors'].append([now, address, size, category, name])
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a snapshot carries it: ``phases``, ``tensors`` and ``modules``, rows of plain values."""
+        return {name: sorted(rows, key=_time_of) for name, rows in self._rows.items()}  # a clock may be set back
+
+
+def _time_of(row: list[Any]) -> int:
+    return row[0]
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == 'OptimizedModule'  # private in torch (2.1 to 2.7)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _tensors_of(
+    model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters():
+        names[id(parameter)] = name
+        yield 'parameter', name, parameter
+        if parameter.grad is not None:
+            yield 'gradient', name, parameter.grad
+    for name, buffer in model.named_buffers():
+        yield 'buffer', name, buffer
+    for optimizer in optimizers:
+        for owner, state in optimizer.state.items():
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    yield 'optimizer_state', f'{names.get(id(owner), "?")}.{key}', value
+
+
+def _nested(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth < 4 and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _nested(f'{name}.{key}', item, depth + 1)
+    elif depth < 4 and isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _nested(f'{name}.{index}', item, depth + 1)
