@@ -12,6 +12,8 @@ from composer_memprof.analysis.snapshot import Frame, Stack
 
 #: Packages that call the user's code, or are called by all of it.
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
+#: This project's own runner, which calls the user's code as well.
+_RUNNER = ('composer_memprof/cli.py', 'composer_memprof/runner.py')
 _INSTALLED = ('site-packages/', 'dist-packages/')
 #: On a GPU the backward pass runs on torch's own threads, which have no Python frames.
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')
@@ -64,6 +66,8 @@ def _is_standard_library(filename: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_framework(filename: str) -> bool:
     """Whether a file, by its path as such or below the packages' folder, belongs to one of the frameworks."""
+    if filename.endswith(_RUNNER):
+        return True
     for place in _INSTALLED:
         filename = filename.rpartition(place)[2]
     return filename.startswith(tuple(f'{name}/' for name in _FRAMEWORKS))

@@ -33,11 +33,15 @@ def run_table(result: RunResult) -> RenderableType:
     table.add_column('batch', justify='right')
     table.add_column('size', justify='right', no_wrap=True)
     table.add_column('path', overflow='fold')
+    before = None
     for artifact in result.artifacts:
         entry = artifact.entry
+        window, dot, part = entry.kind.partition('.')
+        kind = f'  .{part}' if dot and before == (window, entry.batch, entry.rank) else entry.kind
+        before = (window, entry.batch, entry.rank)
         size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
         path = entry.path if where else str(_short(artifact.path))
-        table.add_row(Text(entry.kind), str(entry.batch), size, Text(path))
+        table.add_row(Text(kind), str(entry.batch), size, Text(path))
     lines: list[RenderableType] = []
     if result.first_loss is not None and result.last_loss is not None:
         lines.append(
