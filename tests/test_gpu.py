@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from composer.core import Callback
 
 from composer_memprof import MemorySnapshot, TorchProfiler
+from composer_memprof.analysis.answer import answer_of
+from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.recorders.allocator_history import AllocatorHistory
-from tests.conftest import entries, train
+from tests.conftest import entries, train, wait_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,3 +61,43 @@ def test_memory_over_time_is_of_the_device() -> None:
     )
     train(callback, device='gpu')
     assert 'Memory over time on cuda:0' in (RUN / '0.memory.html').read_text()
+
+
+def test_the_allocator_itself_tells_when_memory_runs_out() -> None:
+    class Fills(Callback):
+        def before_loss(self, state: Any, logger: Any) -> None:
+            if state.timestamp.batch == 6:
+                torch.empty(1 << 50, dtype=torch.uint8, device='cuda')
+
+    torch.cuda.set_per_process_memory_fraction(0.1)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            train(MemorySnapshot(on_oom=True), Fills(), device='gpu')
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    stem = RUN / 'rank0.6.memory_snapshot.oom'
+    wait_for(stem.with_suffix('.oom.summary.json').exists, 60)
+    summary = json.loads(stem.with_suffix('.oom.summary.json').read_text())
+    assert summary['oom']['requested'] == 1 << 50
+    assert summary['devices'][0]['peak']['batch'] is not None
+
+
+def test_modules_and_phases_place_what_the_device_holds() -> None:
+    train(MemorySnapshot(), device='gpu')
+    snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
+    assert {'net.0', 'net.2'} <= {snapshot.modules[index] for index in set(snapshot.devices[0].module.tolist())}
+    (answer,) = answer_of(snapshot).devices
+    assert answer.peak.batch in (1, 2, 3)
+
+
+def test_allocation_is_as_fast_after_a_window_as_before_it() -> None:
+    def seconds() -> float:
+        begin = time.perf_counter()
+        for _ in range(20_000):
+            torch.empty(1000, device='cuda')
+        return time.perf_counter() - begin
+
+    seconds()
+    before = min(seconds() for _ in range(5))
+    train(MemorySnapshot(), device='gpu')
+    assert min(seconds() for _ in range(5)) < 1.5 * before
