@@ -68,7 +68,7 @@ def _tell_of(ready: list[Run], as_json: bool) -> None:
     """Say, on the first rank, what a run left behind; nothing of one that was never made."""
     from composer.utils import dist
 
-    from composer_memprof.report.tables import next_command, run_table
+    from composer_memprof.report.tables import next_command, page_to_open, run_table
 
     if not ready or dist.get_global_rank() != 0:
         return
@@ -80,6 +80,9 @@ def _tell_of(ready: list[Run], as_json: bool) -> None:
     command = next_command(result.artifacts)
     if command is not None:
         typer.echo(f'Next, try: {command}')  # in one piece, to be copied
+    page = page_to_open(result.artifacts)
+    if page is not None:
+        typer.echo(f'or open in a browser: {page}')
 
 
 @app.command()

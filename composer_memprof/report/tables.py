@@ -61,6 +61,12 @@ def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
     return None
 
 
+def page_to_open(artifacts: Sequence[Artifact]) -> Optional[Path]:
+    """The newest page."""
+    pages = [artifact.path for artifact in artifacts if artifact.path.suffix == '.html']
+    return _short(pages[-1]) if pages else None
+
+
 def _short(path: Path) -> Path:
     """Relative to where we are, if it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
