@@ -114,15 +114,19 @@ def push(
 
 @app.command()
 def inspect(
-    snapshot: Path = typer.Argument(..., help='a memory snapshot, gzipped or not', metavar='SNAPSHOT'),
+    snapshot: Path = typer.Argument(
+        ..., help="a memory snapshot, gzipped or not; of a run's folder, the newest", metavar='SNAPSHOT'
+    ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say what filled the memory at its peak. Runs nothing that is in the file."""
     from composer_memprof.analysis.answer import answer_of
+    from composer_memprof.analysis.run_snapshots import snapshots_of
     from composer_memprof.analysis.snapshot_file import load_snapshot
     from composer_memprof.report.snapshot_tables import answer_text
 
     with _refusing_in_one_line():
+        snapshot = next(iter(snapshots_of(snapshot).values()))
         answer = answer_of(load_snapshot(snapshot))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(answer)))

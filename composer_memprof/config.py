@@ -148,7 +148,7 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
             loggers=[*own_loggers, *loggers],
             **rest,
         )
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         raise ConfigError(_one_line(error)) from error
 
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -630,3 +631,31 @@ def test_a_signal_waits_until_the_block_is_left() -> None:
         assert came[-1] == 'stopped' and len(came) == 3
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_child_is_heard_through_a_descriptor_above_1023() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f'this machine allows {hard} open files')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        child = fork(lambda: ['heard'])
+        assert child is not None and child.pipe > 1023
+        assert child.results(20) == ['heard']
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_a_writer_left_beside_its_file_goes_with_it_when_it_fails() -> None:
+    def fail(path: Path) -> None:
+        Path(f'{path}.tmp').write_text('half')
+        raise OSError('disk full, say')
+
+    store = make_store()
+    with pytest.warns(MemprofWarning, match='disk full, say'):
+        store.save([Part('thing', '.txt', fail)], stamp())
+        store.close(20)
+    assert [path.name for path in FOLDER.iterdir()] == ['rank0.manifest.jsonl']

@@ -102,7 +102,9 @@ def test_a_run_that_fails_shows_its_error_and_then_what_it_left() -> None:
 def test_the_table_fits_a_narrow_terminal() -> None:
     run = command('train', QUICKSTART, 'max_duration=46ba', *SMALL, COLUMNS='60')
     assert run.returncode == 0, run.stderr
-    assert all(len(line) <= 60 for line in run.stdout.splitlines() if not line.startswith(('Next', 'or open'))), run.stdout
+    assert all(len(line) <= 60 for line in run.stdout.splitlines() if not line.startswith(('Next', 'or open'))), (
+        run.stdout
+    )
     for words in ('torch_profiler', 'batch', 'KiB', 'loss:', 'first', 'last', 'Next, try:', 'inspect'):
         assert words in run.stdout
     assert 'ba/s' in run.stderr, 'a progress bar'

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import gzip
 import io
 import json
 import pickle
 import shutil
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 import torch
 from composer.core import Callback, Time
 from composer.loggers import RemoteUploaderDownloader
+from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 from composer_memprof import MemorySnapshot, TorchProfiler
 from composer_memprof.analysis.answer import answer_of
@@ -299,3 +303,117 @@ def test_one_observer_serves_all_who_listen(monkeypatch: pytest.MonkeyPatch) -> 
         out_of_memory.leave(listener)
     attached[0](0, 10, 20, 5)
     assert (len(attached), heard) == (1, [(0, 0, 10, 20, 5), (1, 0, 10, 20, 5)])
+
+
+@pytest.mark.parametrize('first', [TorchProfiler, MemorySnapshot])
+def test_standing_by_beside_one_with_the_same_windows_costs_neither_its_files(first: type) -> None:
+    same = {'skip': '2ba', 'warmup': '1ba', 'active': '2ba'}
+    train(first(schedule=same), MemorySnapshot(schedule=same, on_exception=True))
+    assert {entry.status for entry in entries(RUN, first.kind)} == {'saved'}
+    assert 'saved' in {entry.status for entry in entries(RUN, 'memory_snapshot')}
+
+
+def test_two_that_stand_by_are_refused() -> None:
+    with pytest.raises(ValueError, match=r'on_oom=True.*another MemorySnapshot'):
+        make_trainer(
+            MemorySnapshot(on_exception=True), MemorySnapshot(on_oom=True, schedule={'skip': '5ba', 'active': '1ba'})
+        )
+
+
+def test_standing_by_is_for_fit_alone_and_over_with_it() -> None:
+    trainer = make_trainer(MemorySnapshot(on_exception=True), eval_dataloader=loader(3))
+    trainer.fit()
+    trainer.eval()
+    assert not torch.autograd._profiler_enabled()
+    trainer.close()
+    assert not torch.autograd._profiler_enabled()
+
+
+@pytest.mark.parametrize('warmup', [0, 1])
+def test_standing_by_keeps_out_of_what_composers_profiler_records(warmup: int) -> None:
+    profiler = Profiler(
+        trace_handlers=[JSONTraceHandler(folder='composers')],
+        schedule=cyclic_schedule(wait=2, warmup=warmup, active=2, repeat=1),
+        torch_prof_folder='composers_torch',
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        train(MemorySnapshot(on_exception=True, schedule={'skip': '8ba', 'active': '1ba'}), profiler=profiler)
+    assert not any('steps aside' in str(warning.message) for warning in caught)
+    assert list(Path('composers_torch').rglob('*.json*'))
+    assert [entry.status for entry in entries(RUN, 'memory_snapshot')] == ['saved']
+
+
+class Breaks(Callback):
+    """Fails once, at batch 4, in the middle of a batch."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def after_forward(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == 4 and not self.failed:
+            self.failed = True
+            activation = torch.empty(10)  # lives as long as this frame, and so as the error
+            self.held = weakref.ref(activation)
+            raise RuntimeError('once')
+
+
+def test_what_the_failed_batch_held_is_let_go() -> None:
+    breaks, callback = Breaks(), MemorySnapshot(schedule={'skip': '99ba', 'active': '1ba'}, on_exception=True)
+    trainer = make_trainer(callback, breaks)
+    with contextlib.suppress(RuntimeError):
+        trainer.fit()
+    trainer.close()
+    del trainer
+    gc.collect()
+    assert breaks.held() is None
+
+
+def test_a_fit_after_a_failed_one_saves_the_first_ones_snapshot_and_records_its_own() -> None:
+    trainer = make_trainer(MemorySnapshot(schedule={'skip': '3ba', 'active': '1ba'}, on_exception=True), Breaks())
+    with pytest.raises(RuntimeError, match='once'):
+        trainer.fit()
+    trainer.fit()
+    trainer.close()
+    names = [entry.path for entry in entries(RUN, 'memory_snapshot')]
+    assert any('.exception.' in name for name in names) and len(names) >= 2
+
+
+def test_another_trainer_after_a_failed_one_records_as_if_nothing_had_been() -> None:
+    broken = make_trainer(
+        MemorySnapshot(schedule={'skip': '99ba', 'active': '1ba'}, on_exception=True), Breaks(), run_name='broken'
+    )
+    with pytest.raises(RuntimeError, match='once'):
+        broken.fit()
+    train(MemorySnapshot())
+    assert [entry.status for entry in entries(RUN, 'memory_snapshot')] == ['saved']
+    assert any('.exception.' in entry.path for entry in entries(Path('broken'), 'memory_snapshot'))
+    broken.close()
+
+
+def test_a_forward_that_composer_has_compiled_is_left_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model.forward = torch.compile(model.forward)  # type: ignore[method-assign]
+    placing = Placing()
+    placing.follow_modules(model)
+    assert placing._hooks == []
+
+
+def test_what_there_was_at_the_failure_is_told_apart_from_the_peak() -> None:
+    class Runs(Callback):
+        def before_loss(self, state: Any, logger: Any) -> None:
+            if state.timestamp.batch == 5:
+                torch.empty(1 << 20)
+                self.kept = torch.empty(1 << 18)
+                raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')
+
+    trainer = make_trainer(MemorySnapshot(on_oom=True), Runs())
+    try:
+        trainer.fit()
+    except torch.OutOfMemoryError:
+        trainer.close()
+    answer = answer_of(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
+    (device,) = answer.devices
+    assert device.at_failure is not None and answer.oom is not None
+    assert device.peak.bytes >= 4 << 20 > device.at_failure.bytes >= 1 << 20
+    assert (answer.oom.batch, answer.oom.phase) == (5, 'forward')

@@ -61,6 +61,8 @@ class DeviceAnswer:
         fragmentation (Fragmentation, optional): at the peak; None where there is no caching allocator.
         pools (list[Pool]): the segments at the end.
         growth (Growth): from batch to batch, and what was left.
+        at_failure (Peak, optional): what was allocated when the training failed, where the snapshot is of that: at
+            the event of running out, else at the end of the recording.
     """
 
     device: int
@@ -75,6 +77,7 @@ class DeviceAnswer:
     fragmentation: Optional[Fragmentation]
     pools: list[Pool]
     growth: Growth
+    at_failure: Optional[Peak] = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def answer_of(snapshot: Snapshot) -> SnapshotAnswer:
         devices.append(_device(snapshot, history, added, allocated, reserved))
         if np.any(history.action == OOM) and (oom is None or oom.device in (None, history.device)):
             oom = _oom_event(snapshot, history, added, allocated, reserved, oom)
+    if oom is not None and oom.events is None and devices and devices[0].at_failure is not None:
+        oom = replace(oom, batch=devices[0].at_failure.batch, phase=devices[0].at_failure.phase)
     return SnapshotAnswer(snapshot.meta, snapshot.error, oom, devices, _notes(snapshot))
 
 
@@ -125,7 +130,15 @@ def _device(
         fragmentation=None if reserved is None else fragmentation(history, added, count, reserved, active),
         pools=[] if reserved is None else pools(history),
         growth=growth(snapshot, history, added),
+        at_failure=_at_failure(snapshot, history, added),
     )
+
+
+def _at_failure(snapshot: Snapshot, history: DeviceHistory, added: Attribution) -> Optional[Peak]:
+    if not snapshot.error and snapshot.oom is None:
+        return None
+    out_of_memory = np.flatnonzero(history.action == OOM)
+    return peak_of(snapshot, history, added, int(out_of_memory[-1]) if len(out_of_memory) else len(history.action))
 
 
 def _as_recorded(oom: OutOfMemory) -> OutOfMemoryEvent:
@@ -163,5 +176,5 @@ def _notes(snapshot: Snapshot) -> list[str]:
         notes.append('No phases of the training were recorded: categories are told by stacks and lifetimes alone.')
     if snapshot.meta.device == 'cpu':
         notes.append('A CPU has no caching allocator: nothing is known of reserved memory.')
-        notes.append('On a CPU only what was allocated within the window is seen.')
+        notes.append('On a CPU, what was allocated before the recording is seen only if it was freed within it.')
     return notes

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer, answer_of
+from composer_memprof.analysis.peak import Peak
 from composer_memprof.analysis.snapshot import Frame, Snapshot
 
 _LARGEST, _TOP, _FRAMES, _DEVICES, _TEXT = 4096, 10, 2, 8, 300
@@ -40,6 +41,7 @@ def _device(device: DeviceAnswer, top: int) -> dict[str, Any]:
         'device': device.device,
         'peak': {key: _short(getattr(peak, key)) for key in shown},
         'categories': {share.category: share.bytes for share in peak.categories},
+        'at_failure': None if device.at_failure is None else _failed(device.at_failure),
         'holders': [
             {'bytes': holder.bytes, 'blocks': holder.blocks, 'category': holder.category, 'at': _at(holder.frames)}
             for holder in peak.holders[:top]
@@ -53,6 +55,11 @@ def _device(device: DeviceAnswer, top: int) -> dict[str, Any]:
             {'per_batch': place.per_batch, 'at': _at(place.frames)} for place in device.growth.growing[: min(top, 3)]
         ],
     }
+
+
+def _failed(moment: Peak) -> dict[str, Any]:
+    shares = {share.category: share.bytes for share in moment.categories}
+    return {'bytes': moment.bytes, 'batch': moment.batch, 'phase': _short(moment.phase), 'categories': shares}
 
 
 def _oom(answer: SnapshotAnswer) -> dict[str, Any]:

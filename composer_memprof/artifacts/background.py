@@ -7,6 +7,7 @@ the training loop from a thread too, so it runs in a forked child, which sees th
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import json
 import os
@@ -38,6 +39,10 @@ def exit_deadline(timeout: float) -> float:
     if _exit_deadline is None:
         _exit_deadline = time.monotonic() + timeout
     return _exit_deadline
+
+
+#: Far longer than a child takes that is not stuck, in seconds.
+LONGEST_S = 120.0
 
 
 @dataclass
@@ -109,10 +114,13 @@ class Lane:
         if job is None or job.begin is None:
             return
         with uninterrupted():
-            job.begin()
-            with self._changed:
-                job.begin = None
-                self._changed.notify_all()
+            begin = job.begin
+            try:
+                begin()
+            finally:
+                with self._changed:
+                    job.begin = None
+                    self._changed.notify_all()
 
     def wait(self, owner: object, deadline: float) -> bool:
         """Until no job of ``owner`` is left, or ``deadline`` on the monotonic clock. True: none is left."""
@@ -134,10 +142,11 @@ class Lane:
 
     def _run_here(self, owner: object) -> None:
         for job in [job for job in self._jobs if job.owner is owner]:
-            if job.begin is not None:
-                job.begin()
-            job.run()
-            self._jobs.remove(job)
+            job.begin = None  # at the exit, or without threads, nothing is forked either
+            try:
+                job.run()
+            finally:
+                self._jobs.remove(job)
 
     def _has_thread(self) -> bool:
         if self._thread is not None and self._thread.is_alive():
@@ -179,10 +188,11 @@ class Child:
         """What the child's function has yielded (through JSON), as far as it came before it ended or was stopped."""
         deadline = time.monotonic() + timeout
         chunks: list[bytes] = []
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(self.pipe, select.POLLIN)
         try:
             while True:
-                ready, _, _ = select.select([self.pipe], [], [], max(0.0, deadline - time.monotonic()))
-                if not ready:
+                if not waiting.poll(1000 * max(0.0, deadline - time.monotonic())):
                     os.kill(self.pid, signal.SIGKILL)
                     break
                 chunk = os.read(self.pipe, 1 << 16)
@@ -216,7 +226,10 @@ def fork(function: Callable[[], Iterable[Any]]) -> Optional[Child]:
     """
     if sys.platform != 'linux' or exiting():
         return None
-    reading, writing = os.pipe()
+    try:
+        reading, writing = os.pipe()
+    except OSError:  # no more files
+        return None
     # Until the child ignores them, a signal would run the parent's handlers in it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
@@ -243,12 +256,15 @@ def _be_the_child(function: Callable[[], Iterable[Any]], pipe: int) -> None:
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(LONGEST_S))  # nobody else ends it once the parent is gone
         gc.disable()  # collecting would copy the parent's pages
         os.nice(10)
         with os.fdopen(pipe, 'wb') as out:
             for found in function():
-                out.write(json.dumps(found).encode() + b'\n')
-                out.flush()
+                with contextlib.suppress(BrokenPipeError):  # the parent was killed; the files are still wanted
+                    out.write(json.dumps(found).encode() + b'\n')
+                    out.flush()
     except BaseException:
         os.write(2, f'composer_memprof: {traceback.format_exc()}'.encode())
     finally:

@@ -19,7 +19,7 @@ from typing import Any, Optional
 from composer.utils import dist
 
 from composer_memprof.artifacts import push
-from composer_memprof.artifacts.background import Child, Job, Lane, exit_deadline, exiting, fork
+from composer_memprof.artifacts.background import LONGEST_S, Child, Job, Lane, exit_deadline, exiting, fork
 from composer_memprof.artifacts.files import move_to_new, seal
 from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp, inside
@@ -30,8 +30,6 @@ from composer_memprof.words import warn
 _writer = Lane('memprof-writer', capacity=4)
 # Upload jobs are names only. What finds no room stays `saved`, for the close or for `push`.
 _uploader = Lane('memprof-uploader', capacity=256)
-# Far longer than a child takes that is not stuck.
-_CHILD_TIMEOUT_S = 120.0
 _WRITING_TIMEOUT_S = 600.0
 
 
@@ -159,6 +157,15 @@ class ArtifactStore:
         if self._closed:
             return
         self._closed = True
+        try:
+            self._wait(timeout)
+            self._leave_to_push(timeout)
+        finally:
+            self._manifest.release()
+            _writer.release()
+            _uploader.release()
+
+    def _wait(self, timeout: float) -> None:
         if exiting():
             deadline = exit_deadline(timeout)
             _writer.wait(self, deadline)
@@ -169,10 +176,6 @@ class ArtifactStore:
             deadline = time.monotonic() + timeout
             self._send_again(deadline)
             _uploader.wait(self, deadline)
-        self._leave_to_push(timeout)
-        self._manifest.release()
-        _writer.release()
-        _uploader.release()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -503,12 +506,12 @@ class _Writing:
 
     def _of_child(self, child: Child) -> list[_Made]:
         """What the child made. What it died of is not tried again here, where it would take the training with it."""
-        made = [_made(found) for found in child.results(_CHILD_TIMEOUT_S)]
+        made = [_made(found) for found in child.results(LONGEST_S)]
         missing = len(self._parts) - len(made)
         if missing:
             for left in self._store.folder.glob(f'.*.{child.pid}.*'):
                 left.unlink(missing_ok=True)
-        error = f'the process that was to write it died, or took longer than {_CHILD_TIMEOUT_S:g} s'
+        error = f'the process that was to write it died, or took longer than {LONGEST_S:g} s'
         return [*made, *[_Made(error=error)] * missing]
 
 
@@ -531,6 +534,6 @@ def _write_whole(folder: Path, part: Part) -> tuple[Path, int, str]:
             target = zipped
         return (target, *seal(target))
     except BaseException:
-        target.unlink(missing_ok=True)
-        zipped.unlink(missing_ok=True)
+        for left in folder.glob(f'{target.stem}*'):  # torch writes under a name of its own beside it
+            left.unlink(missing_ok=True)
         raise

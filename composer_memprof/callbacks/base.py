@@ -236,6 +236,8 @@ class ProfilingCallback(Callback):
         """End a recording whose training broke off, for that of another Trainer; what it has is saved."""
         state = self._state() if self._state is not None else None
         try:
+            if state is not None and self._store is not None:
+                self._end_broken_fit(state)
             if self._recording is not None and state is not None and self._store is not None:
                 self._finish(state)
             self._cool_down()
@@ -299,6 +301,7 @@ class ProfilingCallback(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        self._end_broken_fit(state)
         self._fitting = True
         if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
             self._windows['train'] = Windows(self.when.schedule, TrainClock(state), state)
@@ -363,18 +366,23 @@ class ProfilingCallback(Callback):
         del logger  # unused
         self._close_run(state)
 
+    def _end_broken_fit(self, state: State) -> None:
+        if self._fitting:
+            self._fitting = False
+            self._broke_off(state)
+
     def _close_run(self, state: State) -> None:
         if self._store is None:
             return
         try:
-            if self._fitting:
-                self._fitting = False
-                self._broke_off(state)
+            self._end_broken_fit(state)
             if self._recording is not None:
                 self._finish(state)
             self._cool_down()
         except Exception as error:  # the other callbacks are still to be closed
             self._step_aside(error)
+        finally:
+            _quietly(self.stand_down)
         store, self._store = self._store, None
         store.close(self.output.close_timeout)
         self._windows = {}
@@ -388,6 +396,7 @@ class ProfilingCallback(Callback):
             return
         if self._stepped_aside:
             self._cool_down()
+            self.stand_down()
             return
         phase = windows.before_batch()
         if self._recording is not None:
@@ -524,6 +533,7 @@ class ProfilingCallback(Callback):
         self._recording, self._warm = None, False
         if busy:
             _quietly(self._cancel)
+        _quietly(self.stand_down)
         sessions.release(self.session)
 
     def _warn_if_too_short(self, state: State) -> None:
@@ -557,7 +567,7 @@ def _batches_left(state: State) -> Optional[int]:
     return None if length is None else int(end.value * length.value) - done
 
 
-def _quietly(action: Callable[[], None]) -> None:
+def _quietly(action: Callable[[], object]) -> None:
     """Clean up after an error; a second one would say nothing new."""
     try:
         action()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional, Union
 
@@ -19,16 +20,20 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks import sessions
 from composer_memprof.callbacks.base import Output, Ranks, Stages, when
 from composer_memprof.callbacks.phases import PhasedCallback
+from composer_memprof.callbacks.snapshot_recording import Make, SnapshotRecording
 from composer_memprof.recorders import cpu_allocations
 from composer_memprof.recorders.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.out_of_memory import describe, facts_of, is_out_of_memory, leave, listen, pending_error
-from composer_memprof.recorders.placing import Placing
-from composer_memprof.recorders.snapshots import with_notes, write_pickle
+from composer_memprof.recorders.snapshots import write_pickle
 from composer_memprof.report.snapshot_page import write_snapshot_page
 from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.signals import uninterrupted
 
 #: Out of memory may come again and again, where the training tries smaller microbatches.
 _MOST_OOMS = 3
+#: On a CPU, how long it stands by before it lets go of what it has, in seconds; a batch at least.
+_STAND_BY_S = 0.5
 
 
 class MemorySnapshot(PhasedCallback):
@@ -125,83 +130,62 @@ class MemorySnapshot(PhasedCallback):
         )
         self._on_oom = on_oom
         self._on_exception = on_exception
-        self._history = AllocatorHistory(max_entries, stacks, context)
-        self._placing = Placing()
-        self._standing_by = False
-        self._broken_off = False
-        self._error: Optional[BaseException] = None
+        self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
+        self._stood_by = 0.0
+        #: What ended the fit, where it did not come to its end.
+        self._of_broken_fit: Optional[dict[str, Any]] = None
 
     def _check(self, state: State) -> None:
-        self._standing_by, self._broken_off, self._error, self._ooms = False, False, None, 0
+        self._ooms, self._of_broken_fit = 0, None
         self.kineto = None
-        self.resources = frozenset()
+        arguments = cpu_allocations.PROFILE_ARGUMENTS
         if state.device.name == 'gpu' and torch.cuda.is_available():
             self.resources = frozenset({sessions.ALLOCATOR_HISTORY})
-            return
-        self.resources = frozenset({sessions.KINETO, sessions.PYTHON_STACKS})
-        self.kineto = sessions.kineto_for(self, state, cpu_allocations.PROFILE_ARGUMENTS)
+            self._window = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=True)
+            self._stand_by = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
+        else:
+            self.resources = frozenset({sessions.KINETO, sessions.PYTHON_STACKS})
+            self.kineto = sessions.kineto_for(self, state, arguments)
+            self._window = SnapshotRecording(self.kineto, follows_modules=True)
+            self._stand_by = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
+        self._refuse_second_stand_by(state)
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether it records outside of windows too, on this rank."""
+        return (self._on_oom or self._on_exception) and self.may_run_on(dist.get_global_rank())
+
+    def _refuse_second_stand_by(self, state: State) -> None:
+        for other in state.callbacks[: state.callbacks.index(self)] if self in state.callbacks else ():
+            if self.stands_by and isinstance(other, MemorySnapshot) and other.stands_by:
+                raise ValueError(
+                    f'on_oom={self._on_oom}, on_exception={self._on_exception}: another MemorySnapshot of this Trainer '
+                    'has one of them set too; set both on one of the two'
+                )
 
     # -- windows ------------------------------------------------------------------------------------------------
 
     def _prepare(self, state: State) -> None:
         del state  # unused
-        if self.kineto is not None and not self._standing_by:
+        if self.kineto is not None:
             self.kineto.prepare()
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del stamp  # unused
-        self._end_stand_by()
-        self._record(state)
+        self._window.begin(state)
 
     def _stop(self, state: State, stamp: Stamp) -> None:
-        self._save(self._take(state), stamp)
+        self._save(self._window.end(state, self._of_broken_fit), stamp)
 
     def _cancel(self) -> None:
-        self._placing.leave_modules()
-        if self.kineto is not None:
-            self.kineto.cancel()
-        else:
-            self._history.cancel()
+        self._window.cancel()
 
     def _phase_begins(self, phase: str, state: State) -> None:
-        if self._recording is None and not self._standing_by:
-            return
-        self._placing.mark(phase, state.timestamp.batch.value)
-        if phase == 'forward':
-            self._placing.see_inputs(state.batch)
+        self._window.mark(phase, state)
+        self._stand_by.mark(phase, state)
 
-    def _record(self, state: State) -> None:
-        self._placing = Placing()
-        self._placing.mark('between batches', state.timestamp.batch.value)
-        self._placing.see_model(state.model, state.optimizers)
-        if self.kineto is not None:
-            self.kineto.start(self)
-        else:
-            self._placing.follow_modules(state.model)
-            self._history.start()
-
-    def _take(self, state: State, oom: Optional[dict[str, Any]] = None) -> Callable[[], dict[str, Any]]:
-        """End the recording; returns what makes a snapshot of it, wherever that is to be done."""
-        placing = self._placing
-        placing.leave_modules()
-        if self.kineto is not None:
-            result = self.kineto.stop(self)
-            modules = {id(module): name for name, module in state.model.named_modules()}
-            make = functools.partial(cpu_allocations.snapshot_of, result, modules)
-        else:
-            make = functools.partial(dict, self._history.stop())
-        placing.see_model(state.model, state.optimizers)
-        about = {'rank': dist.get_global_rank(), **placing.as_dict()}
-        if self._broken_off:
-            about['error'] = describe(self._error)
-        if oom is None and self._error is not None and is_out_of_memory(self._error):
-            oom = facts_of(self._error)
-        if oom is not None:
-            about['oom'] = oom
-        return functools.partial(with_notes, make, about)
-
-    def _save(self, make: Callable[[], dict[str, Any]], stamp: Stamp) -> None:
+    def _save(self, make: Make, stamp: Stamp) -> None:
         take = functools.cache(make)
         read = functools.cache(lambda: read_snapshot(take()))
         title = f'{stamp.run_name}, rank {dist.get_global_rank()}, batch {stamp.timestamp.batch.value}'
@@ -218,33 +202,41 @@ class MemorySnapshot(PhasedCallback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         super().fit_start(state, logger)
+        self._of_broken_fit = None
         if self._on_oom and self.kineto is None:
             listen(self._out_of_memory)
 
     def _before_batch(self, stage: str, state: State) -> None:
-        if self.kineto is not None:  # a profiler's session grows without bound
+        with uninterrupted():
+            self._swap_stand_by(stage, state)
+
+    def _swap_stand_by(self, stage: str, state: State) -> None:
+        """A profiler's session grows without bound: it is begun anew, between two batches."""
+        if self.kineto is not None and self._stand_by.active and time.monotonic() - self._stood_by > _STAND_BY_S:
             self.stand_down()
         super()._before_batch(stage, state)
         if (
-            (self._on_oom or self._on_exception)
-            and not (self._standing_by or self._recording or self._stepped_aside)
-            and self.may_run_on(dist.get_global_rank())
-            and sessions.claim(self, state) is None
+            self.stands_by
+            and self._fitting
+            and not (self._stand_by.active or self._stepped_aside)
+            and sessions.claim_idle(self, self._stand_by, state)
         ):
-            self._record(state)
-            self._standing_by = True
+            self._stood_by = time.monotonic()
+            self._stand_by.begin(state)
+
+    def _after_batch(self, stage: str, state: State) -> None:
+        super()._after_batch(stage, state)
+        if self._stand_by.active and self._must_yield(state):
+            self.stand_down()
 
     def stand_down(self) -> bool:
-        if not self._standing_by:
+        if not self._stand_by.active:
             return False
-        self._end_stand_by()
-        sessions.release(self.session)
+        try:
+            self._stand_by.cancel()
+        finally:
+            sessions.release(self._stand_by)
         return True
-
-    def _end_stand_by(self) -> None:
-        if self._standing_by:
-            self._standing_by = False
-            self._cancel()
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self.stand_down()
@@ -253,33 +245,35 @@ class MemorySnapshot(PhasedCallback):
 
     def _broke_off(self, state: State) -> None:
         leave(self._out_of_memory)
-        self._broken_off, self._error = True, pending_error()
-        if not self._standing_by:
-            return  # an open window is saved as it is
-        oom = is_out_of_memory(self._error)
+        error = pending_error()  # no longer than here: its frames hold what the failed batch held
+        oom = is_out_of_memory(error)
+        self._of_broken_fit = {'error': describe(error)}
+        if error is not None and oom:
+            self._of_broken_fit['oom'] = facts_of(error)
         wanted = not self._ooms if oom else self._on_exception  # the first snapshot of running out tells most
-        if not wanted:
-            self.stand_down()
+        if not self._stand_by.active or not wanted:
+            self.stand_down()  # an open window is saved as it is
             return
-        self._standing_by = False
+        stamp = replace(self._stamp('train', state), mark='.oom' if oom else '.exception')
         try:
-            self._save(self._take(state), replace(self._stamp('train', state), mark='.oom' if oom else '.exception'))
+            with uninterrupted():
+                self._save(self._stand_by.end(state, self._of_broken_fit), stamp)
         finally:
-            sessions.release(self.session)
+            sessions.release(self._stand_by)
 
     def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         """On the thread whose allocation fails, while all that filled the memory is still there."""
         state = self._state() if self._state is not None else None
-        if state is None or self._ooms >= _MOST_OOMS or not (self._standing_by or self._recording):
+        recording = self._stand_by if self._stand_by.active else self._window
+        if state is None or self._ooms >= _MOST_OOMS or not recording.active:
             return
         self._ooms += 1
         try:
             oom = {'device': device, 'requested': requested, 'total': total, 'free': free}
             oom['allocated'] = torch.cuda.memory_allocated(device)
             oom['reserved'] = torch.cuda.memory_reserved(device)
-            stamp = replace(self._stamp('train', state), mark='.oom')
-            self._save(self._take(state, oom), stamp)
-            self._record(state)
+            with uninterrupted():
+                self._save(recording.take(state, {'oom': oom}), replace(self._stamp('train', state), mark='.oom'))
         except Exception as error:  # it would take the place of the out-of-memory error
             self._step_aside(error)
 

@@ -60,6 +60,17 @@ def claim(callback: ProfilingCallback, state: State) -> Optional[str]:
     return None
 
 
+def claim_idle(callback: ProfilingCallback, session: object, state: State) -> bool:
+    """Take the callback's resources for ``session``, which gives way to everybody, where nobody has any of them."""
+    if any(resource in _held for resource in callback.resources):
+        return False
+    if KINETO in callback.resources and (kineto.is_profiling() or composer_wants_batch(state)):
+        return False
+    for resource in callback.resources:
+        _held[resource] = _Holder(session, weakref.ref(callback))
+    return True
+
+
 def release(session: object) -> None:
     """Give back all that ``session`` holds."""
     for resource in [resource for resource, holder in _held.items() if holder.session is session]:

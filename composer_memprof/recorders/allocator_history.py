@@ -39,9 +39,13 @@ class AllocatorHistory:
     def stop(self) -> dict[str, Any]:
         """End the recording; returns the snapshot, plain dicts, lists, strings and numbers, sizes in bytes."""
         try:
-            return torch.cuda.memory._snapshot()
+            return self.take()
         finally:
             self.cancel()
+
+    def take(self) -> dict[str, Any]:
+        """The snapshot so far; the recording goes on."""
+        return torch.cuda.memory._snapshot()
 
     def cancel(self) -> None:
         """End the recording without a snapshot."""

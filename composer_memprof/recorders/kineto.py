@@ -205,6 +205,8 @@ def _available_activities() -> list[ProfilerActivity]:
 def export_trace(result: KinetoResult, path: Path) -> None:
     """Write a Chrome trace, which TensorBoard, Perfetto and chrome://tracing read."""
     result.profile.export_chrome_trace(str(path))
+    if not path.exists():  # torch logs what kept it from writing, and goes on
+        raise OSError('torch could not write the trace; the disk may be full')
     _forget_path(path)
 
 

@@ -28,7 +28,8 @@ def listen(listener: Listener) -> None:
     if not _attached:
         torch._C._cuda_attach_out_of_memory_observer(_tell)  # type: ignore[attr-defined]
         _attached = True
-    _listeners.append(listener)
+    if listener not in _listeners:
+        _listeners.append(listener)
 
 
 def leave(listener: Listener) -> None:

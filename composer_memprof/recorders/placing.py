@@ -44,16 +44,20 @@ class Placing:
     def follow_modules(self, model: torch.nn.Module) -> None:
         """Note which module's forward runs, until :meth:`leave_modules`. A compiled model would be compiled anew for it,
         and is left alone."""
-        if any(getattr(module, '_compiled_call_impl', None) or _is_compiled(module) for module in model.modules()):
+        if any(map(_is_compiled, model.modules())):
             return
         running: list[str] = ['']
         marks = self._rows['modules']
 
         def enter(name: str, module: object, inputs: object) -> None:
+            if torch.compiler.is_compiling():
+                return
             running.append(name)
             marks.append([_now_us(), name])
 
         def leave(module: object, inputs: object, output: object) -> None:
+            if torch.compiler.is_compiling():
+                return
             if len(running) > 1:
                 running.pop()
             marks.append([_now_us(), running[-1]])
@@ -88,7 +92,15 @@ def _time_of(row: list[Any]) -> int:
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:
-    return type(module).__name__ == 'OptimizedModule'  # private in torch (2.1 to 2.7)
+    """By torch.compile, by its own ``compile()``, or by Composer's ``compile_config``, which puts a compiled forward
+    into the module itself. Private in torch; read on 2.6 to 2.7.
+    """
+    forward = vars(module).get('forward')
+    return (
+        type(module).__name__ == 'OptimizedModule'
+        or getattr(module, '_compiled_call_impl', None) is not None
+        or any(name.startswith('_torchdynamo') for name in getattr(forward, '__dict__', ()))
+    )
 
 
 def _now_us() -> int:

@@ -14,6 +14,7 @@ from rich.text import Text
 from composer_memprof.analysis.answer import DeviceAnswer, OutOfMemoryEvent, SnapshotAnswer
 from composer_memprof.analysis.diff import DeviceDiff, Diff
 from composer_memprof.analysis.holders import Holder
+from composer_memprof.analysis.peak import Peak
 from composer_memprof.analysis.snapshot import Frame
 from composer_memprof.words import human_bytes
 
@@ -48,15 +49,33 @@ def diff_text(found: Diff) -> RenderableType:
 
 
 def _device(device: DeviceAnswer) -> Iterator[RenderableType]:
-    peak = device.peak
-    yield Text(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated', style='bold')
+    peak, failed = device.peak, device.at_failure
+    if failed is not None and failed.event != peak.event:
+        yield from _moment(f'When it failed, device {device.device}: {human_bytes(failed.bytes)} allocated', failed, [])
+    reserved = [] if device.reserved_peak is None else [f'{human_bytes(device.reserved_peak)} reserved at most']
+    yield from _moment(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated', peak, reserved)
+    if any(share.module for share in peak.modules):
+        yield Text('By module', style='bold')
+        for module in peak.modules[:_MODULES]:
+            yield _indented(_sized(module.bytes, peak.bytes, module.module or 'none, or not known'))
+        yield from _rest('modules', [module.bytes for module in peak.modules[_MODULES:]])
+        yield Text()
+    yield from _idle(device)
+    yield from _pools(device)
+    yield from _rounding(device)
+    yield from _growth(device)
+
+
+def _moment(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableType]:
+    """What was allocated at one moment, by category and by place."""
+    yield Text(title, style='bold')
     when = _place(peak.batch, peak.phase)
     if peak.time_us is not None:
         when.append(f'{peak.time_us / 1000:.1f} ms from the start')
     when.append(f'after event {peak.event} of {peak.events}')
     yield _indented(Text(', '.join(when)))
-    if device.reserved_peak is not None:
-        yield _indented(Text(f'{human_bytes(device.reserved_peak)} reserved at most'))
+    for line in more:
+        yield _indented(Text(line))
     yield Text()
 
     yield Text('What it was', style='bold')
@@ -70,17 +89,6 @@ def _device(device: DeviceAnswer) -> Iterator[RenderableType]:
     yield Text('Where it was asked for', style='bold')
     yield from _holders(peak.holders, peak.bytes)
     yield Text()
-
-    if any(share.module for share in peak.modules):
-        yield Text('By module', style='bold')
-        for module in peak.modules[:_MODULES]:
-            yield _indented(_sized(module.bytes, peak.bytes, module.module or 'none, or not known'))
-        yield from _rest('modules', [module.bytes for module in peak.modules[_MODULES:]])
-        yield Text()
-    yield from _idle(device)
-    yield from _pools(device)
-    yield from _rounding(device)
-    yield from _growth(device)
 
 
 def _idle(device: DeviceAnswer) -> Iterator[RenderableType]:
