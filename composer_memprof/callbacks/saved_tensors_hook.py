@@ -103,7 +103,7 @@ class SavedTensorsHook(ProfilingCallback):
 
     def _batch_begins(self, state: State) -> None:
         if self._recorder is not None:
-            self._recorder.begin()
+            self._recorder.begin(state.timestamp.batch.value)
             self._recorder.add_inputs(state.batch)
 
     def before_forward(self, state: State, logger: Logger) -> None:

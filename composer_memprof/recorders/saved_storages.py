@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch._dynamo.eval_frame import skip_code
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -392,3 +393,15 @@ def _modified_in_place(tensor: Tensor, version: int) -> str:
         'Hint: enable anomaly detection to find the operation that failed to compute its gradient, with '
         'torch.autograd.set_detect_anomaly(True).'
     )
+
+
+def _never_compile(*owners: Any) -> None:
+    """torch.compile is not to look into what autograd calls from within a compiled module."""
+    for owner in owners:
+        for function in vars(owner).values() if isinstance(owner, type) else (owner,):
+            if hasattr(function, '__code__'):
+                skip_code(function.__code__)
+
+
+_never_compile(Storage, Call, Hold, Saved, SavedOfModel, Ledger)
+_never_compile(_inside_checkpoint, _parts, _tensors_in, _modified_in_place)

@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 import torch
 from torch import nn
+from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
 from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
@@ -192,6 +193,7 @@ class SavedTensorsRecorder:
         self._largest_batch: Optional[int] = None
         self._capture: Optional[_Capture] = None
         self._is_recording = False
+        self._batch = 0
         self._unseen: dict[str, set[str]] = {}
         #: The first error in a hook; the training never sees it.
         self.error: Optional[BaseException] = None
@@ -200,11 +202,12 @@ class SavedTensorsRecorder:
     def is_recording(self) -> bool:
         return self._is_recording
 
-    def begin(self) -> None:
-        """A batch begins: put the hooks in place."""
+    def begin(self, batch: Optional[int] = None) -> None:
+        """A batch begins: put the hooks in place. ``batch`` is its number, by default counted from 0."""
         if self._is_recording:
             self.end()
         self._is_recording = True
+        self._batch = len(self.batches) if batch is None else batch
         if not torch.is_grad_enabled():
             self._unseen.setdefault('gradients are off, so that nothing is saved', set())
             return
@@ -218,11 +221,11 @@ class SavedTensorsRecorder:
         if self._capture is not None:
             self._capture.ledger.add_inputs(batch)
 
-    def end(self, batch: Optional[int] = None) -> None:
-        """The batch is over: take the hooks out. ``batch`` is its number, by default counted from 0."""
+    def end(self) -> None:
+        """The batch is over: take the hooks out."""
         capture, self._capture = self._capture, None
         self._is_recording = False
-        number = len(self.batches) if batch is None else batch
+        number = self._batch
         if capture is None:
             self.batches.append(BatchBytes(number, 0, 0, 0, 0))
             return
@@ -293,7 +296,8 @@ def _hooks_are_active() -> bool:
         _autograd._saved_tensors_hooks_disable('composer_memprof looks whether there are hooks')
     except RuntimeError:
         return True
-    _autograd._saved_tensors_hooks_enable()
+    finally:
+        _autograd._saved_tensors_hooks_enable()  # where it refuses, it has switched them off all the same
     return False
 
 
@@ -318,13 +322,12 @@ class _Capture:
 
     def _put_in_place(self) -> None:
         module: Any
+        unhooked = self._modules_to_leave_alone()
         for name, module in self.model.named_modules():
             self._numbers[id(module)] = len(self.names)
             self.names.append(_plain_name(name))
             self.types.append(type(module).__name__)
-            if isinstance(module, torch.jit.ScriptModule):
-                what = "scripted modules take no hooks; what they save is counted as their callers'"
-                self.ledger.unseen.setdefault(what, set()).add(self.names[-1])
+            if id(module) in unhooked:
                 continue
             self._hooked.append(module)
             # As register_forward_pre_hook and register_forward_hook do, in a tenth of the time.
@@ -338,6 +341,21 @@ class _Capture:
         self._watch_other_hooks()
         _autograd._push_saved_tensors_default_hooks(self.ledger.pack, self.ledger.unpack)
         _open[self._thread] = self
+
+    def _modules_to_leave_alone(self) -> set[int]:
+        """Those that take no hooks, and those that are compiled: a hook would have them compiled again."""
+        alone: set[int] = set()
+        for name, module in self.model.named_modules():
+            how = _how_compiled(module)
+            if how is None or id(module) in alone:
+                continue
+            itself = module if how == 'called' else None
+            inside = {id(each) for each in module.modules() if each is not itself}
+            alone |= inside
+            if inside:
+                what = 'compiled or scripted: seen as a whole, not by submodule'
+                self.ledger.unseen.setdefault(what, set()).add(_plain_name(name))
+        return alone
 
     def leave(self) -> None:
         """One of those who share it has seen enough."""
@@ -490,6 +508,16 @@ class _Capture:
     def _name_of_call(self) -> str:
         module = self.ledger.call.module
         return OUTSIDE if module < 0 else self.names[module]
+
+
+def _how_compiled(module: nn.Module) -> Optional[str]:
+    """``'called'`` where hooks of the module itself run outside of what is compiled, ``'whole'`` where they don't."""
+    if isinstance(module, torch.jit.ScriptModule) or getattr(module, '_compiled_call_impl', None) is not None:
+        return 'whole'
+    # torch.compile(model), and Composer's way to compile: a forward that is compiled, in a module that is not.
+    if isinstance(module, OptimizedModule) or hasattr(module.__dict__.get('forward'), '_torchdynamo_orig_callable'):
+        return 'called'
+    return None
 
 
 def _plain_name(name: str) -> str:
