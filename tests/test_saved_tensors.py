@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from composer_memprof import SavedTensorsHook
 from composer_memprof.recorders.saved_tensors import OUTSIDE, SavedTensors, SavedTensorsRecorder
 from composer_memprof.words import MemprofWarning
-from tests.conftest import Regression, entries, loader, make_trainer, train
+from tests.conftest import Regression, entries, loader, train
 
 JSON = Path('test-run/memprof/rank0.3.saved_tensors.json')
 SOON = {'skip': '1ba', 'active': '1ba'}
@@ -151,10 +151,7 @@ def test_what_checkpointing_a_block_is_said_to_free_is_what_it_frees() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             for number, block in enumerate(self.blocks):
-                if number == self.checkpointed:
-                    x = x + checkpoint(block, x, use_reentrant=False)
-                else:
-                    x = x + block(x)
+                x = x + (checkpoint(block, x, use_reentrant=False) if number == self.checkpointed else block(x))
             return x
 
     x = torch.randn(4, 16, requires_grad=True)
@@ -257,7 +254,7 @@ def test_modification_in_place_is_an_error_as_without_hooks(what: str) -> None:
         result.sum().backward()
 
     for recorder in (nullcontext(), SavedTensorsRecorder(model)):
-        with pytest.raises(RuntimeError, match='modified by an inplace operation: .* expected version'), recorder:
+        with pytest.raises(RuntimeError, match=r'modified by an inplace operation: .* expected version'), recorder:
             run()
 
 
