@@ -2,8 +2,11 @@
 
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
+from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
 
-__all__ = ['CALLBACKS', 'HostRSS', 'MemorySnapshot', 'TorchProfiler']
+__all__ = ['CALLBACKS', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
 
-CALLBACKS = {f'memprof_{callback.kind}': callback for callback in (MemorySnapshot, TorchProfiler, HostRSS)}
+CALLBACKS = {
+    f'memprof_{callback.kind}': callback for callback in (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook)
+}

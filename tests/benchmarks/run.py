@@ -27,6 +27,7 @@ from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
 from tests.benchmarks.hold import hold
 from tests.benchmarks.page import page
+from tests.benchmarks.saved_tensors import saved_tensors
 from tests.conftest import Regression, loader
 
 NEVER = {'skip': '1000000ba', 'active': '1ba'}
@@ -194,6 +195,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'analysis': analysis,
     'page': page,
     'hold': hold,
+    'saved_tensors': lambda rounds: saved_tensors(rounds, report),
 }
 
 
