@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from composer_memprof import MemorySnapshot
 from composer_memprof.analysis.answer import SnapshotAnswer, answer_of
 from composer_memprof.analysis.lifetimes import lifetimes
 from composer_memprof.analysis.peak import Peak
@@ -18,7 +19,7 @@ from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.snapshots import write_pickle
-from tests.conftest import child_environment
+from tests.conftest import child_environment, train
 from tests.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
 
@@ -185,10 +186,19 @@ def test_what_a_file_says_is_printed_as_it_is() -> None:
 
 
 def test_inspect_refuses_in_one_line() -> None:
-    for path, code in ((saved(['nothing']), 1), (Path('missing'), 2), (Path(), 2)):
+    for path, code in ((saved(['nothing']), 1), (Path('missing'), 2), (Path(), 1)):
         run = inspect(path)
         assert (run.returncode, run.stdout) == (code, '')
         assert len(run.stderr.splitlines()) == 1, run.stderr
+
+
+def test_of_a_runs_folder_the_newest_snapshot_is_inspected() -> None:
+    train(MemorySnapshot(schedule={'skip': '1ba', 'active': '1ba', 'every': '3ba', 'repeat': 2}))
+    of_folder, of_file = (
+        inspect(Path('test-run')),
+        inspect(Path('test-run/torch_traces/rank0.5.memory_snapshot.pickle')),
+    )
+    assert of_folder.returncode == 0 and of_folder.stdout == of_file.stdout
 
 
 def test_a_snapshot_without_allocations_says_so() -> None:
