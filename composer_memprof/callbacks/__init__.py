@@ -1,9 +1,12 @@
 """The callbacks, and the names that YAML knows them by (the same in LLM Foundry, through its entry points)."""
 
+from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
 
-__all__ = ['CALLBACKS', 'HostRSS', 'MemorySnapshot', 'TorchProfiler']
+__all__ = ['CALLBACKS', 'FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'TorchProfiler']
 
-CALLBACKS = {f'memprof_{callback.kind}': callback for callback in (MemorySnapshot, TorchProfiler, HostRSS)}
+CALLBACKS = {
+    f'memprof_{callback.kind}': callback for callback in (MemorySnapshot, TorchProfiler, HostRSS, FSDPMemTracker)
+}
