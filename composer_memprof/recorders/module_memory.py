@@ -18,6 +18,8 @@ from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.memory_log import CATEGORIES, FSDP2_CATEGORIES, MemoryLog, ModuleMemory
 from composer_memprof.words import allowed_are, warn
 
+#: How a copied or unpickled tensor gets its storage.
+_FILL = 'aten::set_'
 _REDUCE_SCATTER = 'c10d::_reduce_scatter_base_'
 _COPY_IN = 'fsdp::all_gather_copy_in'
 _COPY_OUT = 'fsdp::split_with_sizes_copy'
@@ -109,7 +111,8 @@ class ModuleMemoryRecorder:
         names = FSDP2_CATEGORIES if self.sharded else CATEGORIES
         self._code = {name: code for code, name in enumerate(names)}
         self._params, self._grads = ('ShardedParam', 'ShardedGrad') if self.sharded else ('Parameter', 'Gradient')
-        self._kinds: dict[Any, str] = {}
+        self._names: dict[Any, str] = {}
+        self._last = ''
         self.error = self.result = None
         self._known = {}
         self._devices: dict[torch.device, int] = {}
@@ -241,13 +244,18 @@ class ModuleMemoryRecorder:
             category = 'Activation'
             log.begin_phase('forward')
             log.module = self._stack[-1] if self._stack else -1
+        name = self._names.get(operation)
+        if name is None:
+            name = self._names[operation] = _name_of(operation)
+        found = self._category_of_found(name)
         for value in arguments:
-            self._see_all(value, 'Other')
+            self._see_all(value, found)
         for value in keywords.values():
-            self._see_all(value, 'Other')
+            self._see_all(value, found)
         self._see_all(result, category)
         if self.sharded:
-            self._see_fsdp(operation, arguments, keywords, result)
+            self._see_fsdp(name, arguments, keywords, result)
+        self._last = name
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         log = self._log
@@ -333,10 +341,15 @@ class ModuleMemoryRecorder:
             for tensor in _tensors(list(optimizer.state.values())):
                 self._tag(tensor, 'OptState', over=('Other', 'Temp', 'Activation'))
 
-    def _see_fsdp(self, operation: Any, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> None:
-        name = self._kinds.get(operation)
-        if name is None:
-            name = self._kinds[operation] = _name_of(operation)
+    def _category_of_found(self, name: str) -> str:
+        """Of a tensor that no operation has made, and that is first met as an argument of this one."""
+        if self._last == _REDUCE_SCATTER:
+            return 'ReduceScatter'  # where the backend has made a copy of its own (gloo)
+        if name == _FILL and not self._stack:
+            return 'Inputs'  # Composer copies each microbatch
+        return 'Other'
+
+    def _see_fsdp(self, name: str, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> None:
         if name not in _FSDP_OPERATIONS:
             return
         passing = ('Other', 'Temp', 'Activation')
@@ -448,8 +461,8 @@ def check_model(model: nn.Module) -> None:
 
 
 FSDP1_REFUSAL = (
-    'the model is sharded with FSDP1, which frees and allocates where nothing sees it; set the environment variable '
-    'FSDP_VERSION=2 and Composer shards it with FSDP2'
+    'the model is sharded with FSDP1, whose flat parameters can not be told apart by module and category; set the '
+    'environment variable FSDP_VERSION=2, with which Composer uses FSDP2'
 )
 
 
