@@ -273,6 +273,13 @@ def _for_stage(filename: Any, stage: str) -> Any:
 
 
 def _is_compiled(model: torch.nn.Module) -> bool:
+    """Whether ``torch.compile`` has been used on any of it, in whichever of its ways; Composer's is on ``forward``."""
     return any(
-        isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in model.modules()
+        isinstance(module, OptimizedModule)
+        or module._compiled_call_impl is not None
+        or (
+            hasattr(module.forward, '_torchdynamo_orig_callable')
+            and not getattr(module.forward, '_torchdynamo_disable', False)
+        )
+        for module in model.modules()
     )
