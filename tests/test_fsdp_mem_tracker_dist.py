@@ -122,7 +122,7 @@ def test_fsdp1_is_refused_in_one_line() -> None:
 def test_under_ddp_the_model_inside_is_the_root() -> None:
     run = two_ranks('ddp', 4)
     assert run.returncode == 0, run.stdout + run.stderr
-    whole = int(run.stdout.split('bytes 1 ')[1].split()[0])
+    whole = int(run.stdout.split('bytes 0 ')[1].split()[0])
     for rank in (0, 1):
         document = recorded(rank)
         sizes = document['phases']['optimizer']['cpu']

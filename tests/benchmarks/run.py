@@ -25,6 +25,7 @@ from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
+from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.hold import hold
 from tests.benchmarks.page import page
 from tests.conftest import Regression, loader
@@ -194,6 +195,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'analysis': analysis,
     'page': page,
     'hold': hold,
+    'fsdp_mem_tracker': fsdp_mem_tracker,
 }
 
 
