@@ -1,12 +1,12 @@
 """The callbacks, and the names that YAML knows them by (the same in LLM Foundry, through its entry points)."""
 
+from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
 from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
 
-__all__ = ['CALLBACKS', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = ['CALLBACKS', 'FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
 
-CALLBACKS = {
-    f'memprof_{callback.kind}': callback for callback in (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook)
-}
+_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker)
+CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}

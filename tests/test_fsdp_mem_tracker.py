@@ -1,0 +1,467 @@
+"""FSDPMemTracker and its recorder: memory by category and by module, to the byte."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+import torch
+from composer.loggers import InMemoryLogger
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import checkpoint
+
+from composer_memprof import FSDPMemTracker
+from composer_memprof.recorders.memory_log import CATEGORIES, DeviceMemory, ModuleMemory
+from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
+from composer_memprof.words import MemprofWarning
+from tests.conftest import FEATURES, Regression, entries, make_trainer, train
+
+SOON = {'skip': '2ba', 'active': '1ba'}
+#: Of Regression, in fp32: two layers with biases.
+PARAMETERS = 4 * (FEATURES * 32 + 32 + 32 + 1)
+#: AdamW's: two copies, and a step counter for each of four parameters.
+ADAMW = 2 * PARAMETERS + 4 * 4
+
+
+def recorded(path: str = 'test-run/memprof') -> dict[str, Any]:
+    (file,) = Path(path).glob('*.json')
+    return json.loads(file.read_text())
+
+
+def step(recorder: ModuleMemoryRecorder, optimizer: torch.optim.Optimizer, *inputs: torch.Tensor) -> None:
+    """A batch of a microbatch each, by hand."""
+    recorder.begin_batch(inputs)
+    optimizer.zero_grad()
+    for x in inputs:
+        recorder.model(x).pow(2).mean().backward()
+        recorder.end_backward()
+    recorder.begin_optimizer()
+    optimizer.step()
+    recorder.end_optimizer()
+
+
+def record(model: nn.Module, *inputs: torch.Tensor, **more: Any) -> ModuleMemory:
+    """The second batch of two."""
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    recorder = ModuleMemoryRecorder(model, [optimizer], **more)
+    step(recorder, optimizer, *inputs)
+    with recorder:
+        step(recorder, optimizer, *inputs)
+    assert recorder.result is not None
+    return recorder.result
+
+
+def every_memory(memory: ModuleMemory) -> Iterator[DeviceMemory]:
+    yield memory.peak
+    yield memory.end
+    yield from memory.phases.values()
+    for module in memory.modules:
+        yield from (state.memory for state in module.states)
+
+
+class Blocks(nn.Module):
+    """Two blocks of three layers, maybe checkpointed."""
+
+    def __init__(self, width: int = 32, reentrant: Optional[bool] = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(2)
+        )
+        self.head = nn.Linear(width, 1)
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()  # reentrant checkpointing wants that of its input
+        for block in self.blocks:
+            x = x + (block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant))
+        return self.head(x)
+
+
+# -- exactness ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('microbatch', [8, 2])
+def test_parameters_gradients_and_optimizer_state_are_exact_under_composers_closure(microbatch: int) -> None:
+    train(FSDPMemTracker(schedule=SOON), device_train_microbatch_size=microbatch)
+    sizes = recorded()['phases']['optimizer']['cpu']
+    assert (sizes['Parameter'], sizes['Gradient'], sizes['OptState']) == (PARAMETERS, PARAMETERS, ADAMW)
+    assert recorded()['peak']['cpu']['OptState'] == ADAMW
+
+
+def test_the_state_that_appears_in_the_first_step_is_the_optimizers() -> None:
+    train(FSDPMemTracker(schedule={'active': '1ba'}))
+    phases = recorded()['phases']
+    assert phases['forward']['cpu']['OptState'] == phases['backward']['cpu']['OptState'] == 0
+    assert phases['optimizer']['cpu']['OptState'] == ADAMW
+    assert phases['optimizer']['cpu']['Gradient'] == PARAMETERS
+
+
+def test_an_optimizer_without_state_leaves_none_and_its_temporaries_are_temp() -> None:
+    model = nn.Linear(64, 64)
+    recorder = ModuleMemoryRecorder(model, [optimizer := torch.optim.AdamW(model.parameters())])
+    with recorder:
+        step(recorder, optimizer, torch.ones(1, 64))
+    assert recorder.result is not None
+    sizes = recorder.result.phases['optimizer']['cpu']
+    assert sizes['Temp'] >= 64 * 64 * 4, 'the square root of the second moment'
+    assert sizes['OptState'] == 2 * (64 * 64 + 64) * 4 + 2 * 4
+
+
+def test_activations_are_those_of_a_hand_calculation() -> None:
+    rows, width, hidden = 16, 8, 24
+    model = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    memory = record(model, torch.ones(rows, width))
+    first, relu, last = (use for use in memory.modules if use.depth == 2)
+    assert first.own_activation_bytes == rows * hidden * 4
+    assert relu.own_activation_bytes == rows * hidden * 4
+    assert last.own_activation_bytes == 0, 'the loss was made since, and holds more'
+    at_the_end = next(state for state in memory.modules[0].states if state.state == 'Post-Forward')
+    # Linear's output is dropped as ReLU keeps its own; the Sequential holds none but the last.
+    assert at_the_end.memory['cpu']['Activation'] == rows * hidden * 4 + rows * 3 * 4
+
+
+def test_four_microbatches_have_the_same_parameters_gradients_and_state_and_less_activations() -> None:
+    x = torch.randn(64, 32)
+    whole, split = record(Blocks(), x), record(Blocks(), *x.split(16))
+    for category in ('Parameter', 'Gradient', 'OptState'):
+        assert whole.phases['optimizer']['cpu'][category] == split.phases['optimizer']['cpu'][category] > 0
+    most = [memory.modules[0].activation_bytes for memory in (whole, split)]
+    assert most[1] == pytest.approx(most[0] / 4, rel=0.01)
+
+
+class LiveStorages(TorchDispatchMode):
+    """An independent count: all storages met, added up anew after each operation."""
+
+    def __init__(self, *known: torch.Tensor) -> None:
+        super().__init__()
+        self.met: dict[int, weakref.ref] = {}
+        self.peak = 0
+        self._meet(known)
+
+    def _meet(self, value: Any) -> None:
+        for leaf in torch.utils._pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                self.met[id(storage)] = weakref.ref(storage)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._meet((args, kwargs, result))
+        live = {id(storage): storage for ref in self.met.values() if (storage := ref()) is not None}
+        self.peak = max(self.peak, sum(storage.nbytes() for storage in live.values()))
+        return result
+
+
+@pytest.mark.parametrize('reentrant', [None, False, True])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('microbatches', [1, 4])
+def test_categories_sum_to_the_total_and_its_peak_is_that_of_a_count_of_live_storages(
+    reentrant: Optional[bool], dtype: torch.dtype, microbatches: int
+) -> None:
+    model = Blocks(reentrant=reentrant)
+    optimizer = torch.optim.AdamW(model.parameters())
+    recorder = ModuleMemoryRecorder(model, [optimizer])
+    inputs = torch.randn(64, 32).chunk(microbatches)
+    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        step(recorder, optimizer, *inputs)
+        state = [tensor for states in optimizer.state.values() for tensor in states.values()]
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        count = LiveStorages(*model.parameters(), *gradients, *state, *inputs)
+        del gradients
+        with recorder, count:
+            step(recorder, optimizer, *inputs)
+    memory = recorder.result
+    assert memory is not None
+    assert memory.peak['cpu']['Total'] == count.peak
+    for sizes in every_memory(memory):
+        assert set(sizes['cpu']) == {*CATEGORIES, 'Total'}
+        assert sum(sizes['cpu'][name] for name in CATEGORIES) == sizes['cpu']['Total']
+        assert min(sizes['cpu'].values()) >= 0
+
+
+@pytest.mark.parametrize('reentrant', [False, True])
+def test_checkpointing_lowers_activations_and_recomputed_ones_are_activations(reentrant: bool) -> None:
+    x = torch.randn(256, 32)
+    plain, saving = record(Blocks(), x), record(Blocks(reentrant=reentrant), x)
+    inside = 256 * 4 * 32 * 4
+    in_forward = [memory.phases['forward']['cpu']['Activation'] for memory in (plain, saving)]
+    assert in_forward[0] - in_forward[1] >= inside
+    recomputed = next(use for use in saving.modules if use.name == 'blocks.1.0')
+    states = {state.state: state.memory['cpu']['Activation'] for state in recomputed.states}
+    assert states['Post-Forward-AC'] - states['Pre-Forward-AC'] == inside
+
+
+def test_frozen_parameters_have_neither_gradient_nor_state() -> None:
+    model = Blocks()
+    model.blocks[0].requires_grad_(False)
+    trained = sum(4 * p.numel() for p in model.parameters() if p.requires_grad)
+    sizes = record(model, torch.randn(8, 32)).phases['optimizer']['cpu']
+    assert sizes['Gradient'] == trained
+    assert sizes['OptState'] == 2 * trained + 4 * sum(p.requires_grad for p in model.parameters())
+    assert sizes['Parameter'] == sum(4 * p.numel() for p in model.parameters())
+
+
+def test_tied_weights_count_once() -> None:
+    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh(), nn.Linear(16, 16, bias=False))
+    model[2].weight = model[0].weight
+    sizes = record(model, torch.randn(4, 16)).phases['optimizer']['cpu']
+    assert (sizes['Parameter'], sizes['Gradient']) == (1024, 1024)
+    assert sizes['OptState'] == 2 * 1024 + 4
+
+
+def test_buffers_and_inputs_are_told_apart() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    sizes = record(model, torch.randn(4, 8)).peak['cpu']
+    assert sizes['Buffer'] == 8 * 4 + 8 * 4 + 8
+    assert sizes['Inputs'] == 4 * 8 * 4
+
+
+def test_inside_of_the_window_autocasts_copies_of_weights_are_activations() -> None:
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        sizes = record(Blocks(), torch.randn(8, 32)).phases['optimizer']['cpu']
+    parameters = sum(4 * p.numel() for p in Blocks().parameters())
+    assert sizes['Parameter'] == sizes['Gradient'] == parameters
+
+
+def test_a_module_called_twice_has_both_calls() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.relu(self.layer(x)))
+
+    memory = record(Twice(), torch.randn(4, 8))
+    layer = next(use for use in memory.modules if use.name == 'layer')
+    assert layer.calls == 2
+    assert sum(state.state == 'Peak-Forward' for state in layer.states) == 2
+
+
+def test_a_sharded_models_memory_is_had_without_a_gpu() -> None:
+    """One rank's share, of 64, of a model that is never made."""
+    code = """
+import torch
+import torch.distributed._tools.fake_collectives  # lets collectives run on fake tensors
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
+
+torch.distributed.init_process_group('fake', store=FakeStore(), rank=0, world_size=64)
+mesh = torch.distributed.device_mesh.init_device_mesh('cpu', (64,))
+with FakeTensorMode():
+    width = 8192
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(4)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    recorder = ModuleMemoryRecorder(model, [optimizer])
+    x = torch.randn(16, width)
+    with recorder:
+        recorder.begin_batch(x)
+        model(x).sum().backward()
+        recorder.begin_optimizer()
+        optimizer.step()
+        recorder.end_optimizer()
+sizes = recorder.result.phases['optimizer']['cpu']
+share = 4 * 4 * width * width // 64
+assert sizes['ShardedParam'] == sizes['ShardedGrad'] == share, sizes
+assert sizes['OptState'] == 2 * share + 4 * 4, sizes
+assert recorder.result.phases['forward']['cpu']['UnshardedParam'] >= 4 * width * width, recorder.result.phases
+"""
+    run_python(code)
+
+
+def run_python(code: str) -> None:
+    import subprocess
+    import sys
+
+    from tests.conftest import child_environment
+
+    run = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=300, env=child_environment()
+    )
+    assert run.returncode == 0, run.stderr
+
+
+# -- the training comes first ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('microbatch', [8, 2])
+def test_losses_and_weights_are_bit_identical_with_every_batch_recorded(microbatch: int) -> None:
+    results = []
+    for callbacks in ([], [FSDPMemTracker(schedule={'active': '99ba'})]):
+        trainer = make_trainer(*callbacks, device_train_microbatch_size=microbatch)
+        trainer.fit()
+        results.append([p.detach().clone() for p in trainer.state.model.parameters()])
+        trainer.close()
+    assert all(torch.equal(bare, tracked) for bare, tracked in zip(*results))
+
+
+@pytest.mark.parametrize('method', ['operated', 'entered', 'left'])
+def test_an_error_inside_of_an_operation_does_not_reach_the_training(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = [p.detach().clone() for p in train().state.model.parameters()]
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError('a bug of ours')
+
+    monkeypatch.setattr(ModuleMemoryRecorder, method, fail)
+    with pytest.warns(MemprofWarning, match='a bug of ours') as caught:
+        trainer = train(FSDPMemTracker(schedule=SOON))
+    assert sum('steps aside' in str(warning.message) for warning in caught) == 1
+    assert all(torch.equal(a, b) for a, b in zip(bare, trainer.state.model.parameters()))
+    assert nothing_is_left()
+
+
+def nothing_is_left() -> bool:
+    modules = torch.nn.modules.module
+    return (
+        not _get_current_dispatch_mode_stack()
+        and torch.UntypedStorage.resize_ is torch._C.StorageBase.resize_
+        and not modules._global_forward_hooks
+        and not modules._global_forward_pre_hooks
+    )
+
+
+def test_nothing_is_left_in_torch_or_the_model_when_a_window_closes() -> None:
+    model = Regression()
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    hooks = [parameter._backward_hooks for parameter in model.parameters()]
+    recorder = ModuleMemoryRecorder(model)
+    with recorder:
+        model((torch.ones(2, FEATURES), None)).sum().backward()
+        assert not nothing_is_left()
+    assert nothing_is_left()
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
+    assert [parameter._backward_hooks for parameter in model.parameters()] == hooks
+
+
+def test_an_exception_of_the_training_passes_and_leaves_nothing() -> None:
+    model = Regression()
+    with pytest.raises(ZeroDivisionError), ModuleMemoryRecorder(model):
+        model((torch.ones(2, FEATURES), None))
+        raise ZeroDivisionError
+    assert nothing_is_left()
+
+
+def test_recorders_and_other_modes_may_come_and_go_in_any_order() -> None:
+    model = nn.Linear(4, 4)
+    first, second, other = ModuleMemoryRecorder(model), ModuleMemoryRecorder(model), LiveStorages()
+    first.start()
+    other.__enter__()
+    second.start()
+    model(torch.ones(2, 4)).sum().backward()
+    first.stop()
+    second.stop()
+    assert _get_current_dispatch_mode_stack() == [other]
+    other.__exit__(None, None, None)
+    assert nothing_is_left()
+    assert first.result is not None and second.result is not None
+    assert first.result.end['cpu']['Gradient'] == second.result.end['cpu']['Gradient'] == 80
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_leaves_the_tables_and_the_same_as_json_and_logs_its_peak() -> None:
+    logger = InMemoryLogger()
+    train(FSDPMemTracker(schedule=SOON, units='B', depth=3), loggers=[logger])
+    kinds = {entry.kind: entry.path for entry in entries(Path('test-run'))}
+    assert kinds == {
+        'fsdp_mem_tracker': 'fsdp_mem_rank_0_train_3.log',
+        'fsdp_mem_tracker.json': 'fsdp_mem_rank_0_train_3.json',
+    }
+    document = recorded()
+    assert (document['rank'], document['epoch'], document['batch'], document['stage']) == (0, 0, 3, 'train')
+    log = Path('test-run/memprof/fsdp_mem_rank_0_train_3.log').read_text()
+    assert log.startswith('Device: cpu\n\tParameter: 2308 B\n')
+    for name in ('Regression', 'Regression.net', 'Regression.net.0', 'Regression.net.2'):
+        assert f'Module:  {name}\n' in log
+    assert f'\tTotal: {document["peak"]["cpu"]["Total"]} B\n' in log
+    for category, size in document['peak']['cpu'].items():
+        assert logger.data[f'fsdp_mem/peak/{category}'][-1][1] == size
+    names = {module['name']: module for module in document['modules']}
+    assert names['net.0']['parameter_bytes'] == 4 * (FEATURES * 32 + 32)
+
+
+@pytest.mark.parametrize('tabulate', [False, True])
+def test_depth_units_and_tables_are_as_asked_for(tabulate: bool) -> None:
+    train(FSDPMemTracker(schedule=SOON, units='KiB', depth=1, tabulate=tabulate))
+    log = Path('test-run/memprof/fsdp_mem_rank_0_train_3.log').read_text()
+    assert 'Module:  Regression\n' in log and 'Regression.net' not in log
+    assert '2.25 KiB' in log, 'the parameters'
+    assert ('State & Call' in log) is tabulate
+
+
+def test_a_root_module_narrows_the_modules_and_not_the_totals() -> None:
+    train(FSDPMemTracker(schedule=SOON, root_module='net.0'))
+    document = recorded()
+    assert [module['name'] for module in document['modules']] == ['net.0']
+    assert document['phases']['optimizer']['cpu']['Parameter'] == PARAMETERS
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        ({'depth': 0}, ['depth=0']),
+        ({'units': 'MB'}, ["units='MB'", 'MiB']),
+        ({'tabulate': 'no'}, ["tabulate='no'"]),
+        ({'root_module': 3}, ['root_module=3']),
+        ({'filename': '{functon}'}, ['filename', '{functon}']),
+    ],
+)
+def test_a_mistake_is_refused_at_construction(arguments: Mapping[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        FSDPMemTracker(**arguments)
+    assert all(word in str(caught.value) for word in words) and '\n' not in str(caught.value)
+
+
+def test_a_root_module_that_is_not_there_is_refused_with_the_names_that_are() -> None:
+    with pytest.raises(ValueError, match=r"root_module='nett' is not in the model, a Regression; .*net, net\.0"):
+        make_trainer(FSDPMemTracker(root_module='nett'))
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match='has no parameters'):
+        ModuleMemoryRecorder(nn.ReLU())
+
+
+def test_fsdp1_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import composer.core.state
+
+    monkeypatch.setattr(composer.core.state.State, 'fsdp_config_version', 1)
+    with pytest.raises(ValueError, match='FSDP_VERSION=2'):
+        make_trainer(FSDPMemTracker())
+
+
+def test_a_tracker_of_torch_that_is_active_is_refused_before_training_and_stepped_aside_for_in_it() -> None:
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    trainer = make_trainer(FSDPMemTracker(schedule=SOON))
+    with MemTracker(), pytest.raises(ValueError, match='another tracker is active'):
+        trainer.fit()
+    trainer.close()
+    with MemTracker(), pytest.raises(RuntimeError, match='another tracker is active'):
+        ModuleMemoryRecorder(nn.Linear(2, 2)).start()
+    assert nothing_is_left()
+
+
+def test_a_compiled_model_is_left_alone_with_one_warning() -> None:
+    with pytest.warns(MemprofWarning, match=r'torch\.compile'):
+        trainer = train(FSDPMemTracker(schedule=SOON), compile_config={'backend': 'eager'})
+    assert trainer.state.timestamp.batch.value == 12
+    assert entries(Path('test-run')) == []
