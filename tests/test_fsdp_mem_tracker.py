@@ -12,7 +12,7 @@ import pytest
 import torch
 from composer.loggers import InMemoryLogger
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, is_in_torch_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import FSDPMemTracker
@@ -465,3 +465,17 @@ def test_a_compiled_model_is_left_alone_with_one_warning() -> None:
         trainer = train(FSDPMemTracker(schedule=SOON), compile_config={'backend': 'eager'})
     assert trainer.state.timestamp.batch.value == 12
     assert entries(Path('test-run')) == []
+
+
+def test_torch_compile_works_after_a_tracker_that_was_entered_later_has_outlived_ours() -> None:
+    class Other(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    ours = ModuleMemoryRecorder(torch.nn.Linear(2, 2))
+    other = Other()
+    ours.start()
+    other.__enter__()
+    ours.stop()
+    other.__exit__(None, None, None)
+    assert not is_in_torch_dispatch_mode()

@@ -62,9 +62,24 @@ def _take_off_the_stack(mode: TorchDispatchMode) -> None:
     above = []
     while mode in _python_dispatch._get_current_dispatch_mode_stack():
         top = _python_dispatch._get_current_dispatch_mode()
-        top.__exit__(None, None, None) if top is mode else above.append(_python_dispatch._pop_mode())
+        if top is not mode:
+            above.append(_python_dispatch._pop_mode())
+        elif not above:
+            mode.__exit__(None, None, None)
+        else:
+            _python_dispatch._pop_mode()
+            _inherit_flags(above[-1], mode)
     for other in reversed(above):
         _python_dispatch._push_mode(other)
+
+
+def _inherit_flags(above: Any, mode: Any) -> None:
+    """Each mode puts back, when it ends, whether there was another below it; without ``mode`` that is what it found.
+
+    A flag left on would keep torch.compile from compiling anything from then on.
+    """
+    for flags in ('old_dispatch_mode_flags', 'old_non_infra_dispatch_mode_flags'):
+        getattr(above, flags)[-1] = getattr(mode, flags).pop()
 
 
 class _Watch(TorchDispatchMode):
