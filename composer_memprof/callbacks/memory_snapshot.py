@@ -133,6 +133,7 @@ class MemorySnapshot(PhasedCallback):
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
         self._stood_by = 0.0
+        self._may_stand_by = False
         #: What ended the fit, where it did not come to its end.
         self._of_broken_fit: Optional[dict[str, Any]] = None
 
@@ -150,6 +151,7 @@ class MemorySnapshot(PhasedCallback):
             self._window = SnapshotRecording(self.kineto, follows_modules=True)
             self._stand_by = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
         self._refuse_second_stand_by(state)
+        self._may_stand_by = self.stands_by
 
     @property
     def stands_by(self) -> bool:
@@ -182,8 +184,9 @@ class MemorySnapshot(PhasedCallback):
         self._window.cancel()
 
     def _phase_begins(self, phase: str, state: State) -> None:
-        self._window.mark(phase, state)
-        self._stand_by.mark(phase, state)
+        recording = self._window if self._window.active else self._stand_by
+        if recording.active:
+            recording.mark(phase, state)
 
     def _save(self, make: Make, stamp: Stamp) -> None:
         take = functools.cache(make)
@@ -207,6 +210,9 @@ class MemorySnapshot(PhasedCallback):
             listen(self._out_of_memory)
 
     def _before_batch(self, stage: str, state: State) -> None:
+        if not self._may_stand_by:
+            super()._before_batch(stage, state)
+            return
         with uninterrupted():
             self._swap_stand_by(stage, state)
 
@@ -216,8 +222,7 @@ class MemorySnapshot(PhasedCallback):
             self.stand_down()
         super()._before_batch(stage, state)
         if (
-            self.stands_by
-            and self._fitting
+            self._fitting
             and not (self._stand_by.active or self._stepped_aside)
             and sessions.claim_idle(self, self._stand_by, state)
         ):
