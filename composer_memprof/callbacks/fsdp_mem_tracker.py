@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional
 
-import torch
 from composer.core import State
 from composer.loggers import Logger
 from composer.utils import dist
-from torch._dynamo import OptimizedModule
 
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
 from composer_memprof.recorders import dispatch
+from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.memory_log import ModuleMemory
 from composer_memprof.recorders.module_memory import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
 from composer_memprof.report.module_memory import UNITS, write_json, write_log
@@ -134,7 +133,7 @@ class FSDPMemTracker(ProfilingCallback):
     def fit_start(self, state: State, logger: Logger) -> None:
         if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
             self._check_model(state)  # as it is now, wrapped and sharded
-            if _is_compiled(state.model):
+            if is_compiled(state.model):
                 warn(
                     f'{type(self).__name__} records nothing, because torch.compile allocates where nothing sees it; '
                     'set compile_config=None for a run that shows the memory'
@@ -146,7 +145,7 @@ class FSDPMemTracker(ProfilingCallback):
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del stamp  # unused
-        if _is_compiled(state.model):
+        if is_compiled(state.model):
             raise RuntimeError('the model is compiled, and torch.compile allocates where nothing sees it')
         recorder = ModuleMemoryRecorder(state.model, state.optimizers, self.root_module, self.depth)
         recorder.start()
@@ -270,16 +269,3 @@ class FSDPMemTracker(ProfilingCallback):
 def _for_stage(filename: Any, stage: str) -> Any:
     """``filename`` with its function filled in; anything but a text is left for the check to refuse."""
     return filename.replace(_FUNCTION, stage) if isinstance(filename, str) else filename
-
-
-def _is_compiled(model: torch.nn.Module) -> bool:
-    """Whether ``torch.compile`` has been used on any of it, in whichever of its ways; Composer's is on ``forward``."""
-    return any(
-        isinstance(module, OptimizedModule)
-        or module._compiled_call_impl is not None
-        or (
-            hasattr(module.forward, '_torchdynamo_orig_callable')
-            and not getattr(module.forward, '_torchdynamo_disable', False)
-        )
-        for module in model.modules()
-    )

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from composer_memprof.recorders.compiled import is_compiled
+
 #: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
 _MOST = 100_000
 
@@ -44,7 +46,7 @@ class Placing:
     def follow_modules(self, model: torch.nn.Module) -> None:
         """Note which module's forward runs, until :meth:`leave_modules`. A compiled model would be compiled anew for it,
         and is left alone."""
-        if any(map(_is_compiled, model.modules())):
+        if is_compiled(model):
             return
         running: list[str] = ['']
         marks = self._rows['modules']
@@ -89,18 +91,6 @@ class Placing:
 
 def _time_of(row: list[Any]) -> int:
     return row[0]
-
-
-def _is_compiled(module: torch.nn.Module) -> bool:
-    """By torch.compile, by its own ``compile()``, or by Composer's ``compile_config``, which puts a compiled forward
-    into the module itself. Private in torch; read on 2.6 to 2.7.
-    """
-    forward = vars(module).get('forward')
-    return (
-        type(module).__name__ == 'OptimizedModule'
-        or getattr(module, '_compiled_call_impl', None) is not None
-        or any(name.startswith('_torchdynamo') for name in getattr(forward, '__dict__', ()))
-    )
 
 
 def _now_us() -> int:
