@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import pickle
 import random
@@ -57,7 +58,7 @@ def a_whole_snapshot(protocol: int = 4) -> bytes:
 
 def mangled(random_: random.Random) -> bytes:
     """A sound pickle of a snapshot with one to four values replaced, taken out, repeated or exchanged."""
-    content = the_content()
+    content = copy.deepcopy(the_content())  # its frames are those of other tests too
     for _ in range(random_.randint(1, 4)):
         where: Any = content
         while True:
@@ -77,7 +78,7 @@ def mangled(random_: random.Random) -> bytes:
             other = random_.choice(keys)
             where[key], where[other] = where[other], where[key]
         else:
-            where[key] = random_.choice(_VALUES)
+            where[key] = copy.deepcopy(random_.choice(_VALUES))
     return pickle.dumps(content, protocol=4)
 
 

@@ -236,6 +236,7 @@ def test_the_peak_is_read_the_largest_band_clicked_and_its_stack_unfolded(opened
     assert '/home/me/train.py:7' in chosen
     assert 'functional.py' not in chosen  # torch's frames are folded
     page.click('#chosen summary')
+    page.wait_for_selector('#chosen details li')  # filled in once it is open
     assert 'torch/nn/functional.py:1' in page.inner_text('#chosen details')
 
 
@@ -309,6 +310,7 @@ def test_names_from_the_file_stay_words(opened: Any) -> None:
     page = opened(a_step(HOSTILE), title=HOSTILE)
     page.mouse.click(*place(page, 0.5, 0.3))
     page.click('#chosen summary')
+    page.wait_for_selector('#chosen details li')  # filled in once it is open
     assert HOSTILE in page.inner_text('#chosen')
     assert HOSTILE in page.inner_text('h1')
     assert HOSTILE in page.inner_text('#rows')
