@@ -7,13 +7,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from composer_memprof.callbacks import FSDPMemTracker, HostRSS, MemorySnapshot, SavedTensorsHook, TorchProfiler
+    from composer_memprof.callbacks import (
+        FSDPMemTracker,
+        HostRSS,
+        MemorySnapshot,
+        MemProfiler,
+        SavedTensorsHook,
+        TorchProfiler,
+    )
+    from composer_memprof.recorders.marked import memprofilable
 
-__all__ = ['FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = [
+    'FSDPMemTracker',
+    'HostRSS',
+    'MemProfiler',
+    'MemorySnapshot',
+    'SavedTensorsHook',
+    'TorchProfiler',
+    'memprofilable',
+]
 __version__ = '0.1.0'
 
 
 def __getattr__(name: str) -> Any:
+    if name == 'memprofilable':  # without Composer, for code that is used elsewhere too
+        return importlib.import_module('composer_memprof.recorders.marked').memprofilable
     if name in __all__:
         return getattr(importlib.import_module('composer_memprof.callbacks'), name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from composer_memprof import FSDPMemTracker
 from composer_memprof.recorders.memory_log import CATEGORIES, DeviceMemory, ModuleMemory
 from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
+from composer_memprof.recorders.saved_tensors import SavedTensorsRecorder
 from composer_memprof.words import MemprofWarning
 from tests.conftest import FEATURES, Regression, entries, make_trainer, train
 
@@ -111,6 +112,15 @@ def test_an_optimizer_without_state_leaves_none_and_its_temporaries_are_temp() -
     sizes = recorder.result.phases['optimizer']['cpu']
     assert sizes['Temp'] >= 64 * 64 * 4, 'the square root of the second moment'
     assert sizes['OptState'] == 2 * (64 * 64 + 64) * 4 + 2 * 4
+
+
+def test_beside_saved_tensor_hooks_what_is_freed_is_freed() -> None:
+    model, x = Regression().net, torch.ones(8, FEATURES)
+    alone = record(model, x)
+    with SavedTensorsRecorder(model):
+        beside = record(model, x)
+    assert beside.phases['optimizer'] == alone.phases['optimizer']
+    assert beside.end == alone.end
 
 
 def test_activations_are_those_of_a_hand_calculation() -> None:

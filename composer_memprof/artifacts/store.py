@@ -144,9 +144,11 @@ class ArtifactStore:
         """Whether a further window can be written soon; if not, it had better not be recorded."""
         return _writer.has_room()
 
-    def grow(self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False) -> GrowingFile:
+    def grow(
+        self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False, naming: Optional[Naming] = None
+    ) -> GrowingFile:
         """A file that is listed as ``open`` and survives a kill as far as it was written."""
-        return GrowingFile(self, kind, suffix, stamp, compress=compress)
+        return GrowingFile(self, kind, suffix, stamp, compress=compress, naming=naming or self.naming)
 
     def close(self, timeout: float) -> None:
         """Wait for what is still to be written, and up to ``timeout`` seconds for uploads; ``push`` sends the rest.
@@ -404,8 +406,11 @@ class ArtifactStore:
 class GrowingFile:
     """Lines appended to a file that is there from its first line. Get it from :meth:`ArtifactStore.grow`."""
 
-    def __init__(self, store: ArtifactStore, kind: str, suffix: str, stamp: Stamp, *, compress: bool) -> None:
+    def __init__(
+        self, store: ArtifactStore, kind: str, suffix: str, stamp: Stamp, *, compress: bool, naming: Naming
+    ) -> None:
         self._store = store
+        self._naming = naming
         self._kind = kind
         self._suffix = suffix
         self._stamp = stamp
@@ -414,7 +419,7 @@ class GrowingFile:
         self._lock = threading.Lock()
         self._number = 1
         self._name = self._create()
-        remote = store._remote_name(store.naming, stamp, suffix, (self._name, self._number))
+        remote = store._remote_name(naming, stamp, suffix, (self._name, self._number))
         entry = store._entry(kind, self._name, remote, stamp, 'open')
         store._in_the_background(lambda: self._list_as_open(entry))
 
@@ -422,7 +427,7 @@ class GrowingFile:
         store = self._store
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if store.overwrite else os.O_EXCL)
         while True:
-            name = store.naming.local(self._stamp, self._suffix, self._number)
+            name = self._naming.local(self._stamp, self._suffix, self._number)
             path = inside(store.folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -454,10 +459,12 @@ class GrowingFile:
 
     def _finish(self) -> None:
         store, path = self._store, self._store.folder / self._name
-        part = Part(self._kind, self._suffix, lambda target: shutil.copyfile(path, target), compress=self._compress)
+        part = Part(
+            self._kind, self._suffix, lambda target: shutil.copyfile(path, target), self._compress, self._naming
+        )
         if not self._compress:
             size, sha256 = seal(path)
-            remote = store._remote_name(store.naming, self._stamp, self._suffix, (self._name, self._number))
+            remote = store._remote_name(self._naming, self._stamp, self._suffix, (self._name, self._number))
             window = _Window()
             entry = store._entry(self._kind, self._name, remote, self._stamp, 'saved', size, sha256)
             store._manifest.append(entry)

@@ -279,10 +279,13 @@ class ProfilingCallback(Callback):
         if sessions.KINETO in self.resources and sessions.has_composer_torch_profiler(state):
             sessions.explain_composer_profiler(type(self).__name__)
         sessions.refuse_overlap(self, state)
+        self._open_store(folder, self._destination(naming.remote, logger))
+
+    def _open_store(self, folder: Path, destination: Optional[Destination]) -> None:
         self._store = ArtifactStore(
             folder,
-            naming,
-            self._destination(naming.remote, logger),
+            self.output.naming,
+            destination,
             overwrite=self.output.overwrite,
             keep=self.output.num_artifacts_to_keep,
             on_failure=lambda error: setattr(self, '_stepped_aside', True),

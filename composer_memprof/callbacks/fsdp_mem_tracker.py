@@ -17,9 +17,9 @@ from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.memory_log import ModuleMemory
 from composer_memprof.recorders.module_memory import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
-from composer_memprof.report.module_memory import UNITS, write_json, write_log
+from composer_memprof.report.module_memory import Layout, write_json, write_log
 from composer_memprof.schedule import ScheduleInput, window
-from composer_memprof.words import allowed_are, warn
+from composer_memprof.words import warn
 
 _SUFFIX = '.log'
 _FUNCTION = '{function}'
@@ -89,12 +89,7 @@ class FSDPMemTracker(ProfilingCallback):
     ) -> None:
         if root_module is not None and not isinstance(root_module, str):
             raise ValueError(f'root_module={root_module!r} is not allowed; it is the dotted name of a module')
-        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-            raise ValueError(f'depth={depth!r} is not allowed; it is a number of levels, from 1')
-        if units not in UNITS:
-            raise ValueError(f'units={units!r} is not allowed; {allowed_are(list(UNITS), units)}')
-        if not isinstance(tabulate, bool):
-            raise ValueError(f'tabulate={tabulate!r} is not allowed; it is true or false')
+        self.layout = Layout(depth, units, tabulate)
         self._filename = filename
         super().__init__(
             when(schedule, _DEFAULT_SCHEDULE, ranks, stages),
@@ -109,9 +104,6 @@ class FSDPMemTracker(ProfilingCallback):
             ),
         )
         self.root_module = root_module
-        self.depth = depth
-        self.units = units
-        self.tabulate = tabulate
         self._recorder: Optional[ModuleMemoryRecorder] = None
         self._memory: Optional[ModuleMemory] = None
 
@@ -147,7 +139,7 @@ class FSDPMemTracker(ProfilingCallback):
         del stamp  # unused
         if is_compiled(state.model):
             raise RuntimeError('the model is compiled, and torch.compile allocates where nothing sees it')
-        recorder = ModuleMemoryRecorder(state.model, state.optimizers, self.root_module, self.depth)
+        recorder = ModuleMemoryRecorder(state.model, state.optimizers, self.root_module, self.layout.depth)
         recorder.start()
         recorder.end_batch()
         self._recorder = recorder
@@ -174,7 +166,6 @@ class FSDPMemTracker(ProfilingCallback):
             'batch': int(stamp.timestamp.batch),
             'stage': stage,
         }
-        layout: dict[str, Any] = {'depth': self.depth, 'units': self.units, 'tabulate': self.tabulate}
         model = type(recorder.model.get_submodule(recorder.root_name)).__name__
         naming = replace(self.output.naming, filename=_for_stage(self._filename, stage))
         self.store.save(
@@ -182,7 +173,7 @@ class FSDPMemTracker(ProfilingCallback):
                 Part(
                     self.kind,
                     _SUFFIX,
-                    lambda path: write_log(memory, path, model=model, **layout),
+                    lambda path: write_log(memory, path, model=model, layout=self.layout),
                     self.output.compress,
                     naming,
                 ),

@@ -28,7 +28,7 @@ def resolve_functions(
         return None
     if isinstance(functions, str) or not isinstance(functions, Sequence) or len(functions) != 2:
         raise ValueError(f'{parameter}={functions!r} is not allowed; it is a list of two, pack and unpack')
-    pack, unpack = (_resolve(function, parameter) for function in functions)
+    pack, unpack = (resolve_function(function, parameter) for function in functions)
     return None if pack is identity and unpack is identity else (pack, unpack)
 
 
@@ -36,7 +36,12 @@ def identity(value: Any) -> Any:
     return value
 
 
-def _resolve(function: FunctionOrPath, parameter: str) -> Function:
+def resolve_function(function: FunctionOrPath, parameter: str) -> Function:
+    """A function, from its dotted path.
+
+    Raises:
+        ValueError: naming the parameter, the value and what is wrong with it.
+    """
     if callable(function):
         return function
     if function == IDENTITY:

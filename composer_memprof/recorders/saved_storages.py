@@ -1,13 +1,13 @@
 """The books of one batch: which storages autograd holds, who saved them first, and when it let them go.
 
-Everything on the way of a forward pass is here, and kept short. A storage is known by its address; a weak reference
-to each one seen keeps that address from being given to another within the batch, but not its memory from being freed.
+Everything on the way of a forward pass is here, and kept short.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Optional
 
@@ -33,7 +33,17 @@ _SPARSE_PARTS = {
 _now = time.perf_counter
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 _node = torch._C._current_autograd_node
-_free_weak_ref = torch.UntypedStorage._free_weak_ref
+
+
+class _Identity(weakref.ref):
+    """Which storage an address stands for: of one that is gone, the address may be another's.
+
+    By Python's own object, which torch keeps for as long as the storage lives (checked on 2.7). A weak reference of
+    torch's would keep that object, and others' references to it, after the memory is given back.
+    """
+
+    __slots__ = ('key',)
+    key: int
 
 
 class Storage:
@@ -138,7 +148,8 @@ class Ledger:
         self.unseen: dict[str, set[str]] = {}
         self.error: Optional[BaseException] = None
         self.left_bytes = 0
-        self._pinned: dict[int, int] = {}
+        self._identities: dict[int, _Identity] = {}
+        self._keys = 0
         self._kinds: dict[int, int] = {}
         self._mark(model.buffers(), BUFFER)
         self._mark(model.parameters(), PARAMETER)
@@ -154,7 +165,8 @@ class Ledger:
             if kind is not Tensor and kind is not Parameter:
                 return self._pack_parts(tensor, tensor.detach())
             storage: Any = tensor.untyped_storage()
-            key = storage._cdata
+            identity = self._identities.get(storage._cdata)
+            key = identity.key if identity is not None and identity() is storage else self._new_key(storage)
             known = self.storages.get(key)
             is_first = known is None
             if known is None:
@@ -237,8 +249,6 @@ class Ledger:
         if kind < ACTIVATION:
             known = self.storages[key] = Storage(nbytes, kind, call, ())
             return known
-        if key not in self._pinned and self.is_open:
-            self._pinned[key] = storage._weak_ref()
         known = self.storages[key] = Storage(nbytes, kind, call, (tensor.dtype, tensor.shape, tensor.device))
         # Of a custom Function the name is on the stack when it saves. Its node's own may be another by the time of the
         # backward pass: a checkpoint reads what it saved while another node runs.
@@ -254,13 +264,12 @@ class Ledger:
         is_parameter = isinstance(tensor, Parameter)
         for part in _parts(tensor):
             storage = part.untyped_storage()
-            key = storage._cdata
+            key = self._key_of(storage)
             known = self.storages.get(key)
             is_first = known is None
             if known is None:
                 if is_parameter:
                     self._kinds.setdefault(key, PARAMETER)
-                    self._pin(storage, key)
                 known = self._open_account(part, storage, key)
             elif known.savers[-1] is not self.call:
                 known.savers.append(self.call)
@@ -316,9 +325,7 @@ class Ledger:
 
     def _note_argument(self, call: Call, tensor: Tensor) -> None:
         storage: Any = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._pinned:
-            self._pinned[key] = storage._weak_ref()
+        key = self._key_of(storage)
         call.inputs.append((key, storage.nbytes()))
 
     def kind_of(self, key: int) -> int:
@@ -338,23 +345,24 @@ class Ledger:
             storage: Any = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError, ValueError):  # sparse
             return
-        key = storage._cdata
-        if key not in self._pinned:
-            self._pinned[key] = storage._weak_ref()
+        key = self._key_of(storage)
         if kind != INPUT or key not in self._kinds:
             self._kinds[key] = kind
 
-    def _pin(self, storage: Any, key: int) -> None:
-        if key not in self._pinned and self.is_open:
-            self._pinned[key] = storage._weak_ref()
+    def _key_of(self, storage: Any) -> int:
+        identity = self._identities.get(storage._cdata)
+        return identity.key if identity is not None and identity() is storage else self._new_key(storage)
+
+    def _new_key(self, storage: Any) -> int:
+        identity = self._identities[storage._cdata] = _Identity(storage)
+        self._keys = identity.key = self._keys + 1
+        return identity.key
 
     def close(self) -> None:
         """The batch is over. What graphs still keep goes on to be given back when they ask."""
         self.is_open = False
         self.left_bytes = self.live
-        pinned, self._pinned = self._pinned, {}
-        for reference in pinned.values():
-            _free_weak_ref(reference)
+        self._identities = {}
 
 
 def _inside_checkpoint() -> bool:

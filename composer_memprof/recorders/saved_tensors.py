@@ -239,6 +239,11 @@ class SavedTensorsRecorder:
         if self._largest is None or ledger.total > self._largest.ledger.total:
             self._largest, self._largest_batch = capture, number
 
+    def so_far(self) -> tuple[int, int]:
+        """Of the batch that is being recorded, ``packed_bytes`` and ``total_bytes`` until now."""
+        capture = self._capture
+        return (capture.ledger.packed_bytes, capture.ledger.total) if capture is not None else (0, 0)
+
     def __enter__(self) -> SavedTensorsRecorder:
         self.begin()
         return self

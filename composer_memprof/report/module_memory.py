@@ -5,13 +5,44 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
 from composer_memprof.recorders.memory_log import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
+from composer_memprof.words import allowed_are
 
 #: Of one unit, in bytes.
 UNITS = {'B': 1, 'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the tables are laid out.
+
+    Args:
+        depth (int): how many levels of modules get their states listed, the root module being 1.
+        units (str): of ``UNITS``.
+        tabulate (bool): as tables, otherwise line by line.
+        names (tuple): of the three parameters, as they are refused.
+
+    Raises:
+        ValueError: naming the parameter, the value and what is allowed.
+    """
+
+    depth: int
+    units: str
+    tabulate: bool
+    names: InitVar[tuple[str, str, str]] = ('depth', 'units', 'tabulate')
+
+    def __post_init__(self, names: tuple[str, str, str]) -> None:
+        depth, units, tabulate = names
+        if not isinstance(self.depth, int) or isinstance(self.depth, bool) or self.depth < 1:
+            raise ValueError(f'{depth}={self.depth!r} is not allowed; it is a number of levels, from 1')
+        if self.units not in UNITS:
+            raise ValueError(f'{units}={self.units!r} is not allowed; {allowed_are(list(UNITS), self.units)}')
+        if not isinstance(self.tabulate, bool):
+            raise ValueError(f'{tabulate}={self.tabulate!r} is not allowed; it is true or false')
 
 
 def write_json(memory: ModuleMemory, path: Path, **head: Any) -> None:
@@ -31,15 +62,14 @@ def _module(module: ModuleUse) -> dict[str, Any]:
     return {**vars(module), 'states': [vars(state) for state in module.states]}
 
 
-def write_log(memory: ModuleMemory, path: Path, *, model: str, depth: int, units: str, tabulate: bool) -> None:
-    """The tables that torch's trackers print: the peak, then each module's states, down to ``depth``.
+def write_log(memory: ModuleMemory, path: Path, *, model: str, layout: Layout) -> None:
+    """The tables that torch's trackers print: the peak, then each module's states, down to the layout's depth.
 
     Args:
         model (str): the class that names the root module.
-        units (str): of ``UNITS``.
-        tabulate (bool): as tables, otherwise line by line.
     """
-    path.write_text('\n'.join(_log(memory, model, depth, units, tabulate)) + '\n', encoding='utf-8')
+    lines = _log(memory, model, layout.depth, layout.units, layout.tabulate)
+    path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
 
 
 def _log(memory: ModuleMemory, model: str, depth: int, units: str, tabulate: bool) -> Iterable[str]:

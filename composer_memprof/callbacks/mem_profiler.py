@@ -1,0 +1,204 @@
+"""MemProfiler: host and device memory, saved tensors and trackers at the start and end of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+import torch
+from composer.core import Event, State
+from composer.loggers import Logger
+
+from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.callbacks import sessions
+from composer_memprof.callbacks.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.functions import STEPS, FunctionCallback
+from composer_memprof.callbacks.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
+from composer_memprof.callbacks.plain_loop import PlainLoop
+from composer_memprof.recorders.collection import Functions, calls_of, collection
+from composer_memprof.recorders.function_memory import Call
+from composer_memprof.recorders.function_plan import FunctionPlan, Hooks, check_switches, hooks_of
+from composer_memprof.recorders.marked import memprofilable
+from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
+from composer_memprof.report.module_memory import Layout
+from composer_memprof.schedule import ALWAYS, ScheduleInput
+
+_LAYOUT = ('fsdp_mem_track_module_depth', 'fsdp_mem_tracker_units', 'fsdp_mem_tracker_tabulate')
+
+
+class MemProfiler(FunctionCallback, PlainLoop):
+    """Reads memory at the start and end of functions: of the batch, its phases, and what ``@memprofilable`` marks.
+
+    Host memory, ``torch.cuda.memory_stats()``, what autograd was given to keep, and on request the allocator's
+    history and memory by category and module, in one file a rank, keyed ``rank.function.iteration.start`` and
+    ``.end`` as finetuning-scheduler has it. The file is there from the first reading on, and survives a crash.
+
+    Functions are ``training_step`` (a batch), ``dataloader``, ``forward``, ``loss``, ``backward`` (once a microbatch),
+    ``optimizer_step``, ``validation_step``, ``predict_step``, and those marked, by name. ``npp_diff`` counts every save
+    of what is no parameter, as finetuning-scheduler does; ``saved_bytes_diff`` beside it counts each storage once.
+
+    >>> from composer_memprof import MemProfiler
+    >>> callback = MemProfiler(collect_funcs={'default': ['training_step'], 'cpu': ['forward']}, max_iter=3)
+
+    In a loop without a Trainer: ``with MemProfiler().connect(model) as profiler``, and in it
+    ``with profiler.memprofile_ctx('training_step')``.
+
+    Args:
+        enabled (bool): ``False`` does nothing at all. Default: ``True``.
+        collect_funcs (Mapping | Sequence, optional): functions by kind, of ``default`` (every kind), ``cpu``, ``cuda``,
+            ``cuda_allocator_history``, ``fsdp``, ``saved_tensors``; or those of every kind. Default: the steps of
+            ``stages``, and all that is marked.
+        warmup_iters (int, optional): calls of each function that are not read. Default: ``1``, with a schedule ``0``.
+        max_iter (int, optional): the last call of each that is read. Default: the one after the warm-up; with a
+            schedule no end.
+        cuda_allocator_history (bool): keep it and save it at each start and end. Default: ``False``.
+        track_fsdp_mem (bool): memory by category and module, FSDP2 or not. Default: ``False``.
+        fsdp_mem_track_module_depth, fsdp_mem_tracker_tabulate, fsdp_mem_tracker_units, fsdp_mem_tracker_root_module: as
+            ``depth``, ``tabulate``, ``units`` and ``root_module`` of :class:`FSDPMemTracker`.
+        dump_memorystats_yaml, dump_memorystats_pickle, dump_memorystats_jsonl (bool): which files there are; the
+            pickle comes at the window's end. Default: the YAML alone.
+        enable_memory_hooks (bool): note memory around the forward. Default: ``True``.
+        enable_saved_tensors_hooks (bool): count what autograd keeps. Default: ``True``.
+        memory_hooks (Mapping, optional): the user's ``pre_forward_hooks``, ``post_forward_hooks`` and
+            ``reset_state_hooks``, as functions or dotted paths, for every module. Default: ours, on the model alone.
+        saved_tensors_funcs (Sequence, optional): pack and unpack; see :class:`SavedTensorsHook`.
+        save_hook_attrs (Sequence[str], optional): attributes of the model that hooks set, to be read. Default: as
+            finetuning-scheduler's, ``rss_diff`` and the like.
+        retain_hooks_for_funcs (Sequence[str], optional): the hooks go once each of these is done. Default: all named.
+        save_dir (str, optional): another name for ``folder``.
+        schedule (Schedule | dict | Callable, optional): windows in which all calls are read, each with files of its
+            own; or ``{warmup_iters: 1, max_iter: 2}``. Default: one window, and ``warmup_iters`` and ``max_iter``.
+        folder, filename, remote_file_name, overwrite, storage_options, num_artifacts_to_keep, ranks, stages, compress,
+            close_timeout: as for :class:`SavedTensorsHook`. Default ``filename``: ``'rank_{rank}_memory_stats.yaml'``.
+
+    Attributes:
+        memory_stats (dict): values by key, of all windows so far.
+        fsdp_memory_stats (dict): bytes by category and device at the peak, by (function, iteration).
+
+    Raises:
+        ValueError: for a parameter or a model that is not allowed, before the first batch.
+    """
+
+    kind = 'mem_profiler'
+    memprofilable = staticmethod(memprofilable)
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        collect_funcs: Union[Mapping[str, Functions], Functions, None] = None,
+        warmup_iters: Optional[int] = None,
+        max_iter: Optional[int] = None,
+        cuda_allocator_history: bool = False,
+        track_fsdp_mem: bool = False,
+        fsdp_mem_track_module_depth: int = 2,
+        fsdp_mem_tracker_tabulate: bool = False,
+        fsdp_mem_tracker_units: str = 'MiB',
+        fsdp_mem_tracker_root_module: str = '',
+        dump_memorystats_yaml: bool = True,
+        dump_memorystats_pickle: bool = False,
+        dump_memorystats_jsonl: bool = False,
+        enable_memory_hooks: bool = True,
+        enable_saved_tensors_hooks: bool = True,
+        memory_hooks: Optional[Hooks] = None,
+        saved_tensors_funcs: Optional[Sequence[FunctionOrPath]] = None,
+        save_hook_attrs: Optional[Sequence[str]] = None,
+        retain_hooks_for_funcs: Optional[Functions] = None,
+        save_dir: Optional[str] = None,
+        folder: Optional[str] = None,
+        filename: str = 'rank_{rank}_memory_stats.yaml',
+        remote_file_name: Optional[str] = None,
+        overwrite: bool = False,
+        schedule: Optional[ScheduleInput] = None,
+        storage_options: Optional[Mapping[str, Any]] = None,
+        num_artifacts_to_keep: int = -1,
+        ranks: Ranks = None,
+        stages: Stages = ('train',),
+        compress: bool = False,
+        close_timeout: float = 20.0,
+    ) -> None:
+        check_switches(
+            enabled=enabled,
+            cuda_allocator_history=cuda_allocator_history,
+            track_fsdp_mem=track_fsdp_mem,
+            dump_memorystats_yaml=dump_memorystats_yaml,
+            dump_memorystats_pickle=dump_memorystats_pickle,
+            dump_memorystats_jsonl=dump_memorystats_jsonl,
+            enable_memory_hooks=enable_memory_hooks,
+            enable_saved_tensors_hooks=enable_saved_tensors_hooks,
+        )
+        if folder is not None and save_dir not in (None, folder):
+            raise ValueError(f'save_dir={save_dir!r} and folder={folder!r} differ; give one of them')
+        schedule, warmup, last = calls_of(schedule, warmup_iters, max_iter)
+        moments = when(schedule, ALWAYS, ranks, stages)
+        steps = [step for stage, step in STEPS.items() if stage in moments.stages]
+        hooks, attributes = hooks_of(memory_hooks, save_hook_attrs, enable_memory_hooks)
+        self.enabled = enabled
+        self._plan = FunctionPlan(
+            collection(collect_funcs, retain_hooks_for_funcs, steps, warmup, last),
+            saved_tensors=enable_saved_tensors_hooks,
+            pack_functions=resolve_functions(saved_tensors_funcs),
+            hooks=hooks,
+            attributes=attributes,
+            history=cuda_allocator_history,
+            module_memory=track_fsdp_mem,
+            root_module=fsdp_mem_tracker_root_module or None,
+            depth=fsdp_mem_track_module_depth,
+        )
+        formats = {
+            YAML: dump_memorystats_yaml,
+            JSON_LINES: dump_memorystats_jsonl,
+            PICKLE: dump_memorystats_pickle,
+        }
+        layout = Layout(fsdp_mem_track_module_depth, fsdp_mem_tracker_units, fsdp_mem_tracker_tabulate, _LAYOUT)
+        self._stats = MemoryStats(self.kind, [name for name, wanted in formats.items() if wanted], compress, layout)
+        self.memory_stats = self._stats.readings
+        self.fsdp_memory_stats = self._stats.peaks
+        self._calls: dict[str, Optional[Call]] = {}  # under way, of the training's own functions
+        if cuda_allocator_history and torch.cuda.is_available():
+            self.resources = frozenset({sessions.ALLOCATOR_HISTORY})
+        super().__init__(
+            moments,
+            Output(
+                folder=folder or save_dir or '{run_name}/memprof',
+                naming=Naming(filename, remote_file_name, YAML),
+                storage_options=storage_options,
+                overwrite=overwrite,
+                num_artifacts_to_keep=num_artifacts_to_keep,
+                compress=compress,
+                close_timeout=close_timeout,
+            ),
+        )
+
+    def run_event(self, event: Event, state: State, logger: Logger) -> None:
+        if self.enabled:
+            super().run_event(event, state, logger)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        self._plan.check(state.model, state.fsdp_config_version)
+        self._listen(self._make_recorder(state.model, state.optimizers))
+        super().fit_start(state, logger)
+
+    def close(self, state: State, logger: Logger) -> None:
+        super().close(state, logger)
+        self._listen(None)
+
+    def _start(self, state: State, stamp: Stamp) -> None:
+        if self._functions is None:  # evaluation or prediction alone
+            self._listen(self._make_recorder(state.model, state.optimizers))
+        self._calls = {}
+        self._begin_window(stamp)
+
+    def _stop(self, state: State, stamp: Stamp) -> None:
+        self._end_window()
+
+    def _cancel(self) -> None:
+        self._end_window()
+
+    def _function_begins(self, function: str, state: State) -> None:
+        if self._functions is not None:
+            self._function_ends(function, state)  # one that an error has cut short, and that is tried again
+            self._calls[function] = self._functions.begin(function, marked=False, inputs=state.batch)
+
+    def _function_ends(self, function: str, state: State) -> None:
+        if self._functions is not None:
+            self._functions.end(self._calls.pop(function, None))

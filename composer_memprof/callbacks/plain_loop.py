@@ -1,0 +1,102 @@
+"""A callback of functions in a training loop without a Trainer: connect it, and mark what is to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+from composer.core import Timestamp
+from torch.nn import Module
+from torch.optim import Optimizer
+from typing_extensions import Self
+
+from composer_memprof.artifacts.names import Stamp, folder_of
+from composer_memprof.artifacts.remote import FsspecDestination, scheme_of
+from composer_memprof.callbacks.base import ProfilingCallback
+from composer_memprof.callbacks.functions import FUNCTIONS
+from composer_memprof.callbacks.memory_stats import MemoryStats
+from composer_memprof.recorders import marked
+from composer_memprof.recorders.function_memory import FunctionMemoryRecorder
+from composer_memprof.recorders.function_plan import FunctionPlan
+
+#: ``{run_name}`` where there is no run.
+RUN_NAME = 'memprofiler'
+
+
+class PlainLoop(ProfilingCallback):
+    """Reads marked functions in windows, and has the methods that a loop of the user's own calls."""
+
+    _plan: FunctionPlan
+    _stats: MemoryStats
+    _functions: Optional[FunctionMemoryRecorder] = None
+
+    def connect(self, module: Module, optimizers: Sequence[Optimizer] = ()) -> Self:
+        """Read the functions that are marked, and those in :meth:`memprofile_ctx`, from now to :meth:`disconnect`.
+
+        Raises:
+            ValueError: for a model or a place of files that is not allowed.
+        """
+        self.disconnect()
+        remote = self.output.naming.remote
+        if remote is not None and scheme_of(remote) is None:
+            raise ValueError(f"remote_file_name={remote!r} needs a Trainer's logger; name a store, as s3://...")
+        destination = FsspecDestination(self.output.storage_options, self.output.overwrite) if remote else None
+        recorder = self._make_recorder(module, optimizers)
+        self._open_store(folder_of(self.output.folder, RUN_NAME), destination)
+        self._listen(recorder)
+        self._begin_window(Stamp(RUN_NAME, Timestamp()))
+        return self
+
+    def disconnect(self) -> None:
+        """Close the files, and wait for their upload as long as ``close_timeout`` says."""
+        if self._store is None:
+            return
+        self._end_window()
+        self._listen(None)
+        store, self._store = self._store, None
+        store.close(self.output.close_timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.disconnect()
+
+    @contextmanager
+    def memprofile_ctx(self, name: str) -> Iterator[None]:
+        """Read memory around the code inside, as that of a function ``name``."""
+        recorder = self._functions
+        call = recorder.begin(name) if recorder is not None else None
+        try:
+            yield
+        finally:
+            if recorder is not None:
+                recorder.end(call)
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def _make_recorder(self, model: Module, optimizers: Sequence[Optimizer]) -> FunctionMemoryRecorder:
+        self._plan.check(model)
+        sources = self._plan.sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
+        return FunctionMemoryRecorder(self._plan.collection, sources, self._stats.take)
+
+    def _begin_window(self, stamp: Stamp) -> None:
+        assert self._functions is not None
+        self._stats.open(self.store, stamp)
+        self._functions.open()
+
+    def _end_window(self) -> None:
+        if self._functions is not None:
+            self._functions.close()
+            self._functions.warn_of_absent(FUNCTIONS)
+        self._stats.close()
+
+    def _listen(self, recorder: Optional[FunctionMemoryRecorder]) -> None:
+        """Have ``recorder`` told of marked functions, in place of the one before."""
+        before: Any = self._functions
+        if before is not None:
+            marked.disconnect(before)
+        self._functions = recorder
+        if recorder is not None:
+            marked.connect(recorder)

@@ -1,0 +1,278 @@
+"""Where the memory of functions is read: this project's recorders, at the start and end of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+import psutil
+import torch
+from torch import nn
+
+from composer_memprof.recorders.allocator_history import AllocatorHistory
+from composer_memprof.recorders.function_memory import Call, Source, Values
+from composer_memprof.recorders.memory_log import ModuleMemory
+from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
+from composer_memprof.recorders.proc import ProcessReader
+from composer_memprof.recorders.saved_tensors import SavedTensorsRecorder
+
+#: Phases of a batch that the module memory recorder is told of, where they are read or not.
+FORWARD, BACKWARD, OPTIMIZER_STEP = 'forward', 'backward', 'optimizer_step'
+
+
+class HostSource(Source):
+    """``rss`` and ``vms`` of this process."""
+
+    _process: ProcessReader
+
+    def open(self) -> None:
+        self._process = ProcessReader()
+
+    def close(self) -> None:
+        self._process.close()
+
+    def begin(self, call: Call) -> Values:
+        usage = self._process.read()
+        return {'rss': usage.rss, 'vms': usage.vms}
+
+    end = begin
+
+
+class CudaSource(Source):
+    """``torch.cuda.memory_stats()``: ``active_bytes.all.peak`` and the like. Does not wait for the device."""
+
+    def begin(self, call: Call) -> Values:
+        return dict(torch.cuda.memory_stats())
+
+    end = begin
+
+
+class AllocatorHistorySource(Source):
+    """A snapshot of the CUDA allocator, with its history so far, at the start and end of a call.
+
+    Args:
+        take (Callable): is given the call, the moment and the snapshot.
+    """
+
+    one_thread = has_hooks = True
+
+    def __init__(self, history: AllocatorHistory, take: Callable[[Call, str, dict[str, Any]], None]) -> None:
+        self._history = history
+        self._take = take
+
+    def open(self) -> None:
+        self._history.start()
+
+    def close(self) -> None:
+        self._history.cancel()
+
+    def begin(self, call: Call) -> Values:
+        self._take(call, 'start', self._history.take())
+        return {}
+
+    def end(self, call: Call) -> Values:
+        self._take(call, 'end', self._history.take())
+        return {}
+
+
+class SavedTensorsSource(Source):
+    """What autograd was given to keep since the start of the call.
+
+    ``npp_diff`` by finetuning-scheduler's rule, every save of what is no parameter; ``saved_bytes_diff`` each storage
+    once, without inputs. Calls within a call share its hooks.
+    """
+
+    one_thread = True
+
+    def __init__(self, model: nn.Module, functions: Any = None) -> None:
+        self._model = model
+        self._functions = functions
+        self._recorder: Optional[SavedTensorsRecorder] = None
+        self._owner: Optional[Call] = None
+
+    def so_far(self) -> tuple[int, int]:
+        """By finetuning-scheduler's rule, and exactly, in the outermost call under way."""
+        return self._recorder.so_far() if self._recorder is not None else (0, 0)
+
+    def close(self) -> None:
+        recorder, self._recorder, self._owner = self._recorder, None, None
+        if recorder is not None:
+            recorder.end()
+            if recorder.error is not None:
+                raise recorder.error
+
+    def begin(self, call: Call) -> Values:
+        if self._recorder is None:
+            recorder = SavedTensorsRecorder(self._model, self._functions)
+            recorder.begin()
+            self._owner, self._recorder = call, recorder
+        call.notes['saved'] = self.so_far()
+        return {'npp_diff': 0, 'saved_bytes_diff': 0}
+
+    def end(self, call: Call) -> Values:
+        packed, saved = self.so_far()
+        before = call.notes['saved']
+        if self._owner is call:
+            self.close()
+        return {'npp_diff': packed - before[0], 'saved_bytes_diff': saved - before[1]}
+
+
+class ModuleMemorySource(Source):
+    """The memory by category and module, of the outermost call under way.
+
+    Args:
+        make (Callable): a recorder of the model as it is then.
+        take (Callable): is given the call and the result.
+    """
+
+    one_thread = True
+
+    def __init__(self, make: Callable[[], ModuleMemoryRecorder], take: Callable[[Call, ModuleMemory], None]) -> None:
+        self._make = make
+        self._take = take
+        self._owner: Optional[Call] = None
+        self._recorder: Optional[ModuleMemoryRecorder] = None
+
+    def close(self) -> None:
+        recorder, self._recorder, self._owner = self._recorder, None, None
+        if recorder is not None:
+            recorder.cancel()
+
+    def begin(self, call: Call) -> Values:
+        if self._owner is None:
+            recorder = self._make()
+            recorder.start()
+            self._owner, self._recorder = call, recorder
+        return {}
+
+    def end(self, call: Call) -> Values:
+        if self._owner is call and self._recorder is not None:
+            recorder, self._recorder, self._owner = self._recorder, None, None
+            self._take(call, recorder.stop())
+        return {}
+
+    def phase_begins(self, phase: str, inputs: Any) -> None:
+        if self._recorder is None:
+            return
+        if phase == FORWARD:
+            self._recorder.begin_batch(inputs)
+        elif phase == OPTIMIZER_STEP:
+            self._recorder.begin_optimizer()
+
+    def phase_ends(self, phase: str) -> None:
+        if self._recorder is not None and phase == BACKWARD:
+            self._recorder.end_backward()
+
+
+class RootHooksSource(Source):
+    """Host memory and packed bytes around the model's own forward: ``rss_pre_forward`` and the like.
+
+    ``rss_diff`` adds up the forward calls since the last end of a function.
+
+    Args:
+        packed (Callable): the bytes that autograd was given to keep so far.
+        attributes (Sequence[str]): which of them are read.
+    """
+
+    one_thread = has_hooks = True
+
+    def __init__(self, model: nn.Module, packed: Callable[[], int], attributes: Sequence[str]) -> None:
+        self._model = model
+        self._packed = packed
+        self._attributes = attributes
+        self._process: Optional[ProcessReader] = None
+        self._handles: list[Any] = []
+        self._values: Values = {}
+
+    def open(self) -> None:
+        self._process = ProcessReader()
+        self._reset()
+        self._handles = [
+            self._model.register_forward_pre_hook(self._before),
+            self._model.register_forward_hook(self._after),
+        ]
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._process is not None:
+            self._process.close()
+
+    def _rss(self) -> int:
+        return self._process.rss() if self._process is not None else 0
+
+    def _reset(self) -> None:
+        names = ('rss_pre_forward', 'rss_post_forward', 'rss_diff', 'npp_pre_forward', 'npp_post_forward')
+        self._values = dict.fromkeys(names, 0)
+
+    # Neither may raise into the forward pass; reading one's own size does not fail.
+    def _before(self, *_: Any) -> None:
+        self._values.update(rss_pre_forward=self._rss(), npp_pre_forward=self._packed())
+
+    def _after(self, *_: Any) -> None:
+        values = self._values
+        values.update(rss_post_forward=self._rss(), npp_post_forward=self._packed())
+        values['rss_diff'] += values['rss_post_forward'] - values['rss_pre_forward']
+
+    def begin(self, call: Call) -> Values:
+        return {name: value for name, value in self._values.items() if name in self._attributes}
+
+    def end(self, call: Call) -> Values:
+        values = self.begin(call)
+        self._reset()
+        return values
+
+
+class UserHooksSource(Source):
+    """The user's own hooks around the forward of every module; what they set on the model is read there.
+
+    As finetuning-scheduler calls them: ``pre(module, args)``, ``post(module, args, output)``, and ``reset(model,
+    attributes)`` once they are in place and after each call that is read. While they are in place, each module has a
+    ``mem_info_handle()``, psutil's ``memory_info``. Afterwards it and the attributes are gone.
+    """
+
+    one_thread = has_hooks = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pre: Sequence[Callable[..., Any]],
+        post: Sequence[Callable[..., Any]],
+        reset: Sequence[Callable[..., Any]],
+        attributes: Sequence[str],
+    ) -> None:
+        self._model = model
+        self._pre, self._post, self._resets = pre, post, reset
+        self._attributes = list(attributes)
+        self._handles: list[Any] = []
+
+    def open(self) -> None:
+        handle = psutil.Process().memory_info
+        module: Any
+        for module in self._model.modules():
+            module.mem_info_handle = handle
+            self._handles += [module.register_forward_pre_hook(hook) for hook in self._pre]
+            self._handles += [module.register_forward_hook(hook) for hook in self._post]
+        self._reset()
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        for module in self._model.modules():
+            for name in ('mem_info_handle', *self._attributes):
+                module.__dict__.pop(name, None)
+
+    def _reset(self) -> None:
+        for reset in self._resets:
+            reset(self._model, self._attributes)
+
+    def begin(self, call: Call) -> Values:
+        found = {name: getattr(self._model, name, None) for name in self._attributes}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def end(self, call: Call) -> Values:
+        values = self.begin(call)
+        self._reset()
+        return values

@@ -1,0 +1,391 @@
+"""MemProfiler: memory at the start and end of functions, in a Trainer and in a loop without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import yaml
+
+from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memprofilable
+from composer_memprof.recorders import marked
+from composer_memprof.recorders.collection import collection
+from composer_memprof.recorders.function_memory import FunctionMemoryRecorder, Reading
+from composer_memprof.recorders.function_sources import HostSource
+from composer_memprof.words import MemprofWarning
+from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
+
+FOLDER = Path('test-run/memprof')
+KEYS = ['0.training_step.2.start', '0.training_step.2.end']
+
+
+def stats(name: str = 'rank_0_memory_stats.yaml', folder: Path = FOLDER) -> dict[str, Any]:
+    return yaml.safe_load((folder / name).read_text())
+
+
+class Marked(Regression):
+    """Its loss is marked."""
+
+    @memprofilable
+    def score(self, outputs: Any, batch: Any) -> torch.Tensor:
+        return super().loss(outputs, batch)
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        return self.score(outputs, batch)
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------
+
+
+def test_the_second_batch_is_read_at_its_start_and_end() -> None:
+    profiler = MemProfiler()
+    train(profiler, SavedTensorsHook(schedule={'skip': '1ba', 'active': '1ba'}))
+    found = stats()
+    assert list(found) == KEYS
+    for values in found.values():
+        assert 100 << 20 < values['rss'] < values['vms']
+    (hook,) = entries(FOLDER, 'saved_tensors_hook')
+    packed = json.loads((FOLDER / hook.path).read_text())['packed_bytes']
+    assert found[KEYS[0]]['npp_diff'] == 0
+    assert found[KEYS[1]]['npp_diff'] == packed > found[KEYS[1]]['saved_bytes_diff'] > 0
+    end = found[KEYS[1]]
+    assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward']
+    assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] <= packed
+    assert profiler.memory_stats == found
+
+
+def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
+    functions = ['training_step', 'dataloader', 'forward', 'loss', 'backward', 'optimizer_step']
+    train(
+        MemProfiler(collect_funcs=functions, warmup_iters=2, max_iter=4),
+        batches=4,
+        device_train_microbatch_size=4,
+    )
+    keys = list(stats())
+    assert {key.split('.')[1] for key in keys} == set(functions)
+    assert [key for key in keys if '.forward.' in key] == [
+        f'0.forward.{n}.{m}' for n in (3, 4) for m in ('start', 'end')
+    ]
+    third = keys[keys.index('0.training_step.3.start') : keys.index('0.training_step.3.end') + 1]
+    assert third[-2] == '0.optimizer_step.3.end', 'it ends with the batch'
+    (one, other) = (stats()[f'0.{name}.3.end']['npp_diff'] for name in ('training_step', 'backward'))
+    assert one > 0 and other == 0
+
+
+def test_microbatches_of_a_batch_add_up() -> None:
+    for microbatch in (8, 2):
+        train(MemProfiler(overwrite=True), device_train_microbatch_size=microbatch)
+        assert stats()[KEYS[1]]['saved_bytes_diff'] == 8 * (16 * 0 + 32 + 1) * 4  # the hidden layer's output, and loss
+
+
+def test_evaluation_is_read_inside_training_and_by_its_own_stage() -> None:
+    train(MemProfiler(collect_funcs=['validation_step']), eval_dataloader=loader(3))
+    assert list(stats()) == ['0.validation_step.2.start', '0.validation_step.2.end']
+    trainer = make_trainer(MemProfiler(stages='eval', folder='alone'), eval_dataloader=loader(3))
+    trainer.eval()
+    trainer.close()
+    assert list(stats('rank_0_memory_stats.eval0.yaml', Path('alone'))) == list(stats())
+
+
+def test_with_a_schedule_all_calls_in_its_windows_are_read_each_with_files_of_its_own() -> None:
+    train(MemProfiler(schedule={'skip': '2ba', 'active': '2ba', 'every': '4ba', 'repeat': 2}))
+    steps = [
+        {int(key.split('.')[2]) for key in stats(name)}
+        for name in ('rank_0_memory_stats.yaml', 'rank_0_memory_stats.2.yaml')
+    ]
+    assert steps == [{3, 4}, {7, 8}]
+
+
+def test_each_format_says_the_same() -> None:
+    train(MemProfiler(dump_memorystats_pickle=True, dump_memorystats_jsonl=True))
+    found = stats()
+    assert pickle.loads((FOLDER / 'rank_0_memory_stats.pickle').read_bytes()) == found
+    lines = json_lines(FOLDER / 'rank_0_memory_stats.jsonl')
+    assert {line.pop('key'): line for line in lines} == found
+    kinds = {entry.kind for entry in entries(FOLDER)}
+    assert kinds == {'mem_profiler', 'mem_profiler.jsonl', 'mem_profiler.pickle'}
+
+
+def test_memory_by_category_is_that_of_the_tracker() -> None:
+    profiler = MemProfiler(track_fsdp_mem=True, fsdp_mem_tracker_units='B')
+    train(profiler)
+    train(FSDPMemTracker(schedule={'skip': '1ba', 'active': '1ba'}, folder='other'))
+    (tracked,) = Path('other').glob('*.json')
+    theirs = json.loads(tracked.read_text())['peak']['cpu']
+    peak = profiler.fsdp_memory_stats['training_step', 2]
+    # What Composer makes between the batch's start and its forward, 4 bytes, is a matter of where the start is.
+    either = ('Activation', 'Other')
+    assert sum(peak['cpu'][name] for name in either) == sum(theirs[name] for name in either)
+    assert all(peak['cpu'][name] == theirs[name] for name in theirs if name not in either)
+    assert stats('rank_0_fsdp_memory_stats.yaml') == {'0.training_step.2': peak}
+    assert f'{peak["cpu"]["OptState"]}' in (FOLDER / 'fsdp_mem_rank_0_training_step_2.log').read_text()
+    assert json.loads((FOLDER / 'fsdp_mem_rank_0_training_step_2.json').read_text())['peak'] == peak
+
+
+def test_what_was_read_is_there_after_a_crash() -> None:
+    trainer = make_trainer(MemProfiler(max_iter=20))
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError('boom')
+
+    trainer.state.train_dataloader = loader(12)
+    handle = trainer.state.model.register_forward_pre_hook(
+        lambda *_: fails() if trainer.state.timestamp.batch.value == 3 else None
+    )
+    with pytest.raises(RuntimeError, match='boom'):
+        trainer.fit()
+    assert list(stats())[:4] == [f'0.training_step.{n}.{m}' for n in (2, 3) for m in ('start', 'end')]
+    trainer.close()
+    handle.remove()
+    assert {entry.status for entry in entries(FOLDER)} == {'saved'}
+
+
+# -- the user's hooks -------------------------------------------------------------------------------------------------
+
+
+def note_before(module: Any, args: Any) -> None:
+    module.calls = getattr(module, 'calls', 0) + 1
+    module.was_small = module.mem_info_handle().rss < psutil.virtual_memory().total
+
+
+def forget(model: torch.nn.Module, attributes: list[str]) -> None:
+    for module in model.modules():
+        for name in attributes:
+            setattr(module, name, 0)
+
+
+HERE = __name__
+
+
+def test_hooks_by_dotted_path_are_in_every_module_and_gone_afterwards() -> None:
+    hooks = {'pre_forward_hooks': [f'{HERE}.note_before'], 'reset_state_hooks': [f'{HERE}.forget']}
+    trainer = train(
+        MemProfiler(
+            memory_hooks=hooks,
+            save_hook_attrs=['calls', 'was_small'],
+            saved_tensors_funcs=['torch.clone', 'identity_lambda'],
+        )
+    )
+    end = stats()[KEYS[1]]
+    assert (end['calls'], end['was_small']) == (1, True)
+    assert end['npp_diff'] > 0
+    for module in trainer.state.model.modules():
+        assert not module._forward_pre_hooks and not module._forward_hooks
+        assert not {'calls', 'was_small', 'mem_info_handle'} & set(vars(module))
+
+
+def test_a_hook_that_fails_does_not_reach_the_training() -> None:
+    def reset(*_: Any) -> None:
+        raise RuntimeError('boom')
+
+    with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
+        train(MemProfiler(memory_hooks={'reset_state_hooks': [reset]}))
+    assert list(stats()) == KEYS
+
+
+def test_hooks_go_once_the_functions_that_retain_them_are_done() -> None:
+    trainer = make_trainer(MemProfiler(max_iter=3))
+    seen: list[bool] = []
+    trainer.state.model.net.register_forward_hook(lambda *_: seen.append(bool(trainer.state.model._forward_hooks)))
+    trainer.fit()
+    trainer.close()
+    assert seen == [False, True, True, *[False] * 9]
+
+
+# -- marked functions -------------------------------------------------------------------------------------------------
+
+
+def test_a_marked_method_is_read_without_being_named_and_only_then() -> None:
+    train(MemProfiler(), model=Marked())
+    assert {key.split('.')[1] for key in stats()} == {'training_step', 'score'}
+    train(MemProfiler(collect_funcs=['training_step'], folder='named'), model=Marked())
+    assert {key.split('.')[1] for key in stats(folder=Path('named'))} == {'training_step'}
+    assert marked._listeners == ()
+
+
+class Listens:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def begin(self, name: str) -> str:
+        self.heard.append(f'+{name}')
+        return name
+
+    def end(self, call: str) -> None:
+        self.heard.append(f'-{call}')
+
+
+@pytest.fixture
+def listener() -> Any:
+    listener = Listens()
+    marked.connect(listener)
+    yield listener
+    marked.disconnect(listener)
+
+
+def test_marks_may_be_nested_recursive_and_of_every_kind_of_function(listener: Listens) -> None:
+    @memprofilable
+    def factorial(n: int) -> int:
+        return n * factorial(n - 1) if n > 1 else 1
+
+    @memprofilable('words')
+    def items() -> Any:
+        yield 'a'
+
+    @memprofilable
+    async def waits() -> int:
+        await asyncio.sleep(0)
+        return 3
+
+    class Has:
+        @memprofilable
+        @staticmethod
+        def still() -> int:
+            return 1
+
+        @memprofilable
+        @classmethod
+        def of(cls) -> type:
+            return cls
+
+    assert factorial(2) == 2
+    assert listener.heard == ['+factorial', '+factorial', '-factorial', '-factorial']
+    assert (list(items()), asyncio.run(waits()), Has.still(), Has().of()) == (['a'], 3, 1, Has)
+    again = memprofilable('again')
+    with again, again:
+        listener.heard.append('inside')
+    assert listener.heard[4:] == [
+        *('+words', '-words', '+waits', '-waits', '+still', '-still', '+of', '-of'),
+        *('+again', '+again', 'inside', '-again', '-again'),
+    ]
+
+
+def test_an_exception_passes_through_a_mark_and_ends_it(listener: Listens) -> None:
+    with pytest.raises(KeyError, match='mine'), memprofilable('fails'):
+        raise KeyError('mine')
+    assert listener.heard == ['+fails', '-fails']
+
+
+def test_marked_functions_on_other_threads_are_counted_each_once() -> None:
+    taken: list[Reading] = []
+    recorder = FunctionMemoryRecorder(collection(None, None, ()), {'cpu': HostSource()}, taken.append)
+
+    def work() -> None:
+        for _ in range(50):
+            recorder.end(recorder.begin('work'))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    with recorder:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    keys = [reading.key(0) for reading in taken]
+    assert len(set(keys)) == len(keys) == 400
+
+
+def test_a_worker_process_of_the_dataloader_reads_nothing() -> None:
+    class Data(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 32
+
+        @memprofilable
+        def __getitem__(self, index: int) -> Any:
+            return torch.ones(16), torch.ones(1)
+
+    train(MemProfiler(), train_dataloader=torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=1))
+    assert list(stats()) == KEYS
+
+
+# -- without a Trainer ------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_loop_is_read_too() -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with MemProfiler(save_dir='here', track_fsdp_mem=True).connect(model, [optimizer]) as profiler:
+        for _ in range(3):
+            with profiler.memprofile_ctx('training_step'):
+                loss = model(torch.ones(2, 4)).pow(2).sum()
+                loss.backward()
+                with profiler.memprofile_ctx('optimizer_step'):
+                    optimizer.step()
+    found = stats(folder=Path('here'))
+    assert {key.split('.')[1] for key in found} == {'training_step', 'optimizer_step'}
+    assert found[KEYS[1]]['npp_diff'] == (2 * 4 + 2 * 3) * 4  # the input, and the output for pow
+    assert profiler.fsdp_memory_stats['training_step', 2]['cpu']['OptState'] == 2 * 15 * 4 + 2 * 4
+    assert {entry.status for entry in entries(Path('here'))} == {'saved'}
+    assert marked._listeners == () and not model._forward_hooks
+
+
+# -- the training comes first -----------------------------------------------------------------------------------------
+
+
+def test_weights_are_bit_identical_with_every_batch_read() -> None:
+    weights = []
+    for callbacks in ([], [MemProfiler(max_iter=99, track_fsdp_mem=True)]):
+        torch.manual_seed(7)
+        model = train(*callbacks, model=Marked(), device_train_microbatch_size=4).state.model
+        weights.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*weights))
+
+
+def test_switched_off_it_does_nothing() -> None:
+    profiler = MemProfiler(enabled=False)
+    train(profiler)
+    assert not Path('test-run').exists() and profiler.memory_stats == {}
+
+
+def test_a_name_that_never_ran_is_told_with_the_one_that_was_meant() -> None:
+    with pytest.warns(MemprofWarning, match="never ran: 'trainig_step'; did you mean 'training_step'"):
+        train(MemProfiler(collect_funcs={'cpu': ['trainig_step']}))
+
+
+def test_allocator_history_without_a_gpu_is_left_out_with_a_word() -> None:
+    if torch.cuda.is_available():
+        pytest.skip('there is a GPU')
+    with pytest.warns(MemprofWarning, match='without cuda_allocator_history: there is no CUDA device'):
+        train(MemProfiler(cuda_allocator_history=True))
+    assert list(stats()) == KEYS
+
+
+@pytest.mark.parametrize(
+    ('settings', 'words'),
+    [
+        ({'collect_funcs': {'gpu': ['x']}}, ["'gpu'", "'cpu'"]),
+        ({'collect_funcs': {'cpu': 'forward'}}, ['collect_funcs.cpu', 'list']),
+        ({'warmup_iters': -1}, ['warmup_iters=-1']),
+        ({'max_iter': 1}, ['max_iter=1', 'warmup_iters=1']),
+        ({'max_iter': 3, 'schedule': {'active': '1ba'}}, ['schedule', 'max_iter', 'one of them']),
+        ({'schedule': {'warmup_iters': 3, 'max_iter': 2}}, ['max_iter=2']),
+        ({'schedule': {'warmup_iter': 3}}, ['warmup_iter']),
+        ({'memory_hooks': {'pre_hooks': []}}, ['memory_hooks.pre_hooks', "'pre_forward_hooks'"]),
+        ({'memory_hooks': {'pre_forward_hooks': ['torch.nn.nothing']}}, ['torch.nn', "'nothing'"]),
+        ({'memory_hooks': {'pre_forward_hooks': ['no_module.f']}}, ['no_module.f', 'does not import']),
+        ({'saved_tensors_funcs': ['identity_lambda']}, ['saved_tensors_funcs', 'list of two']),
+        ({'fsdp_mem_tracker_units': 'MB'}, ["fsdp_mem_tracker_units='MB'", "'MiB'"]),
+        ({'fsdp_mem_track_module_depth': 0}, ['fsdp_mem_track_module_depth=0']),
+        ({'enabled': 1}, ['enabled=1', 'true or false']),
+        ({'save_dir': 'a', 'folder': 'b'}, ["save_dir='a'", "folder='b'"]),
+        ({'filename': '../x.yaml'}, ["filename='../x.yaml'"]),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(settings: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        MemProfiler(**settings)
+    message = str(caught.value)
+    assert '\n' not in message and all(word in message for word in words), message
+
+
+def test_a_root_module_that_is_not_there_is_refused_before_the_first_batch() -> None:
+    trainer = make_trainer(MemProfiler(track_fsdp_mem=True, fsdp_mem_tracker_root_module='nett'))
+    with pytest.raises(ValueError, match="'net'"):
+        trainer.fit()
+    trainer.close()
