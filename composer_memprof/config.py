@@ -15,6 +15,7 @@ import torch
 from composer import Trainer
 from composer.core import Callback
 from composer.loggers import LoggerDestination
+from composer.utils.parallelism import FSDP2Config
 from composer.utils.reproducibility import seed_all
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -137,6 +138,8 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
     model = _build_named(config, 'model', MODELS)
     optimizer = _build_named(config, 'optimizer', OPTIMIZERS, model.parameters())
     rest = {key: value for key, value in config.items() if key not in _BUILT}
+    if 'parallelism_config' in rest:
+        rest['parallelism_config'] = _parallelism(rest['parallelism_config'])
     try:
         return Trainer(
             model=model,
@@ -150,6 +153,16 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
         )
     except (ValueError, TypeError, OSError, ImportError) as error:
         raise ConfigError(_one_line(error)) from error
+
+
+def _parallelism(section: Any) -> Any:
+    """As the Trainer takes it; it chooses FSDP2 by an environment variable, a config by ``{fsdp2: {...}}``."""
+    if not isinstance(section, dict) or 'fsdp2' not in section:
+        return section
+    rest = {name: value for name, value in section.items() if name != 'fsdp2'}
+    if 'fsdp' in rest:
+        raise ConfigError('parallelism_config has fsdp and fsdp2; give one of them')
+    return {**rest, 'fsdp': _call('parallelism_config.fsdp2', FSDP2Config, section['fsdp2'])}
 
 
 def _build_each(config: Mapping[str, Any], key: str, known: Mapping[str, Callable[..., Any]]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,27 +10,34 @@ from typing import Any
 
 import pytest
 
+from composer_memprof.examples.byte_gpt import ByteGPT
 from tests.conftest import child_environment, entries, s3_environment
 from tests.test_cli import QUICKSTART, SMALL
 
 pytestmark = pytest.mark.dist
 
 
-def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) -> None:
+def two_ranks(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     composer = Path(sys.executable).parent / 'composer'
     run = subprocess.run(
-        [
-            *(composer, '-n', '2', '-c', 'composer-memprof', 'train', QUICKSTART, 'max_duration=50ba', *SMALL),
-            'callbacks.memprof_host_rss.remote_file_name=s3://runs/{run_name}',
-            'callbacks.memprof_torch_profiler.schedule.ranks=[1]',
-            'callbacks.memprof_memory_snapshot.filename="{batch}.pickle"',
-        ],
+        [*(composer, '-n', '2', '-c', 'composer-memprof', 'train'), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=300,
-        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin', **s3_environment(s3_endpoint)),
+        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin', **environment),
     )
     assert run.returncode == 0, run.stdout + run.stderr
+    return run
+
+
+def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) -> None:
+    run = two_ranks(
+        *(QUICKSTART, 'max_duration=50ba', *SMALL),
+        'callbacks.memprof_host_rss.remote_file_name=s3://runs/{run_name}',
+        'callbacks.memprof_torch_profiler.schedule.ranks=[1]',
+        'callbacks.memprof_memory_snapshot.filename="{batch}.pickle"',
+        **s3_environment(s3_endpoint),
+    )
     assert run.stdout.count('Next, try:') == 1, 'rank 0 alone speaks'
     for rank in (0, 1):
         kinds = {entry.kind for entry in entries(Path('runs/quickstart')) if entry.rank == rank}
@@ -38,3 +46,18 @@ def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) 
         assert s3.exists(f'runs/quickstart/rank{rank}.0.host_rss.jsonl')
     names = {entry.path for entry in entries(Path('runs/quickstart'), 'memory_snapshot')}
     assert len(names) == 2, 'a name without a rank loses nothing'
+
+
+def test_the_sharded_gpt_leaves_both_ranks_tables_with_exact_optimizer_state() -> None:
+    two_ranks(QUICKSTART.parent / 'fsdp2.yaml', 'progress_bar=false')
+    folder = Path('runs/fsdp2')
+    for rank in (0, 1):
+        (table,) = folder.glob(f'fsdp_mem_rank_{rank}_train_*.log')
+        assert 'OptState' in table.read_text()
+        sizes = json.loads(table.with_suffix('.json').read_text())['phases']['backward']['cpu']
+        counters = 4 * len(list(ByteGPT().parameters()))
+        assert sizes['OptState'] == 2 * sizes['ShardedParam'] + counters
+        assert sizes['Activation'] > 10 * sizes['ShardedParam'], 'not under OptState'
+        assert {'fsdp_mem_tracker', 'saved_tensors_hook'} <= {
+            entry.kind for entry in entries(folder) if entry.rank == rank
+        }

@@ -35,6 +35,14 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
 
+class Blocks(nn.Sequential):
+    """Blocks, one after the other; where FSDP shards the model, each for itself."""
+
+    def fsdp_wrap_fn(self, module: nn.Module) -> bool:
+        """Asked by Composer."""
+        return isinstance(module, Block)
+
+
 class ByteGPT(ComposerModel):
     """A GPT over bytes, for Composer.
 
@@ -57,7 +65,7 @@ class ByteGPT(ComposerModel):
             raise ValueError(f'd_model={d_model} is not allowed; it must be a multiple of n_heads={n_heads}')
         self.byte_embedding = nn.Embedding(VOCAB_SIZE, d_model)
         self.position_embedding = nn.Embedding(max_seq_len, d_model)
-        self.blocks = nn.ModuleList(Block(d_model, n_heads) for _ in range(n_layers))
+        self.blocks = Blocks(*(Block(d_model, n_heads) for _ in range(n_layers)))
         self.norm = nn.LayerNorm(d_model)
         self.head = nn.Linear(d_model, VOCAB_SIZE, bias=False)
 
@@ -65,9 +73,7 @@ class ByteGPT(ComposerModel):
         """Logits (batch, length, 256) of the next byte, from ``input_ids`` (batch, length)."""
         ids = batch['input_ids']
         x = self.byte_embedding(ids) + self.position_embedding(torch.arange(ids.shape[1], device=ids.device))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+        return self.head(self.norm(self.blocks(x)))
 
     def loss(self, outputs: Any, batch: Mapping[str, Tensor]) -> Tensor:
         """Cross-entropy in nats a byte."""
