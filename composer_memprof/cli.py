@@ -125,7 +125,7 @@ def inspect(
     from composer_memprof.analysis.snapshot_file import load_snapshot
     from composer_memprof.report.snapshot_tables import answer_text
 
-    with _refusing_in_one_line():
+    with _refusing_in_one_line(snapshot):
         snapshot = next(iter(snapshots_of(snapshot).values()))
         answer = answer_of(load_snapshot(snapshot))
     if as_json:
@@ -146,7 +146,7 @@ def diff(
     from composer_memprof.analysis.diff import diff as compare
     from composer_memprof.report.snapshot_tables import diff_text
 
-    with _refusing_in_one_line():
+    with _refusing_in_one_line(before, after):
         found = compare(before, after)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found)))
@@ -155,9 +155,16 @@ def diff(
 
 
 @contextlib.contextmanager
-def _refusing_in_one_line() -> Iterator[None]:
+def _refusing_in_one_line(*paths: Path) -> Iterator[None]:
     """Around the reading of files that are not trusted."""
+    from composer_memprof.analysis.bounded import go_on_within, seconds_to_read
     from composer_memprof.analysis.snapshot_file import SnapshotError
+
+    try:
+        go_on_within(seconds_to_read(paths))
+    except TimeoutError as error:
+        _say(f'{" and ".join(map(str, paths))}: {error}; a snapshot of this size takes a fraction of that')
+        raise typer.Exit(1) from None
 
     try:
         # Where memory ends in the middle of a buffer, Python itself writes a second line.

@@ -189,3 +189,17 @@ def test_the_limit_on_memory_is_lifted_after_reading() -> None:
         except SnapshotError:
             pass
         assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_a_key_that_takes_years_to_hash_is_given_up_in_one_line() -> None:
+    path = Path('bomb.pickle')
+    path.write_bytes(b'\x80\x04})' + b'2\x86' * 200 + b'K\x01s.')  # {a tuple of itself twice, 200 deep: 1}
+    code = (
+        'import composer_memprof.analysis.bounded as bounded; bounded._SECONDS = 2.0; '
+        "from composer_memprof.cli import app; app(['inspect', 'bomb.pickle'])"
+    )
+    run = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=60, env=child_environment()
+    )
+    assert run.returncode == 1
+    assert run.stderr.count('\n') == 1 and 'bomb.pickle: reading was given up after 2 s' in run.stderr
