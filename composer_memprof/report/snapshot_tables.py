@@ -14,10 +14,10 @@ from rich.text import Text
 from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer
 from composer_memprof.analysis.diff import DeviceDiff, Diff
 from composer_memprof.analysis.failure import OutOfMemoryEvent
-from composer_memprof.analysis.frames import in_package
 from composer_memprof.analysis.holders import Holder
 from composer_memprof.analysis.peak import Peak
 from composer_memprof.analysis.snapshot import Frame
+from composer_memprof.report.places import within_words
 from composer_memprof.words import human_bytes
 
 _STACKS, _MODULES, _GROWING = 12, 8, 3
@@ -194,13 +194,6 @@ def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None
     if folded:
         lines.append(Text(f'… {_count(folded, "frame")}, of torch or further out'))
     return Padding(Group(*lines), (0, 0, 0, 6), expand=False)
-
-
-def within_words(frame: Frame) -> str:
-    """Of the frame of a library that asked on behalf of the user's own: ``(in torch: torch/optim/adamw.py:120 step)``."""
-    file = in_package(frame.filename)
-    where = f'{file}:{frame.line} ' if frame.line else ''
-    return f'(in {PurePath(file).parts[0] if frame.line else "torch"}: {where}{frame.name})'
 
 
 def _frame(frame: Frame) -> str:
