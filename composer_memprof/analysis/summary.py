@@ -53,9 +53,7 @@ def _device(device: DeviceAnswer, top: int) -> dict[str, Any]:
         'idle_at_peak': None if lost is None else lost.idle,
         'largest_hole': None if lost is None else lost.largest_hole,
         'steady': device.growth.steady,
-        'growing': [
-            {'per_batch': place.per_batch, 'at': _at(place)} for place in device.growth.growing[: min(top, 3)]
-        ],
+        'growing': [{'per_batch': place.per_batch, 'at': _at(place)} for place in device.growth.growing[: min(top, 3)]],
     }
 
 

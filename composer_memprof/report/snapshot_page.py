@@ -124,7 +124,9 @@ def _render(
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=pack(*_data(snapshot, timelines, maps, lines, [fact.name for fact in facts], most_times)) if timelines else '',
+        data=pack(*_data(snapshot, timelines, maps, lines, [fact.name for fact in facts], most_times))
+        if timelines
+        else '',
     )
 
 
@@ -349,9 +351,7 @@ def _segments(found: SegmentMap) -> dict[str, Any]:
         f'The largest free block is {human_bytes(found.largest_free)}.'
     )
     if left_out:
-        words += (
-            f' The {found.segments - left_out:,} largest are drawn one by one, the others of each pool and stream as one.'
-        )
+        words += f' The {found.segments - left_out:,} largest are drawn one by one, the others of each pool and stream as one.'
     return {
         'words': words,
         'groups': [
