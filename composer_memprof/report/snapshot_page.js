@@ -44,6 +44,7 @@ class Page extends Lists {
     // What is reserved stays in view, but does not press what is allocated to the floor.
     this.ceiling = Math.max(peak, Math.min(most, peak * 1.5), 1) * 1.03;
     [this.bottom, this.top] = [0, this.ceiling];
+    this.flame.zoomed = [];
     this.clearFilters();
     this.renew();
   }

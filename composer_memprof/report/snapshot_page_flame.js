@@ -103,7 +103,7 @@ class FlameGraph {
     if (node.kind === 'none') return page.framesWords([]);
     if (node.kind === 'own') return page.framesWords(node.frames);
     const more = node.frames.length > 1 ? ` and ${node.frames.length - 1} more` : '';
-    return `… ${shortOf(page.framesWords([this.telling(node.frames)]))}${more}`;
+    return `${shortOf(page.framesWords([this.telling(node.frames)]))}${more}`;
   }
 
   // Of frames that are one piece, the one that says most: the innermost of Python, else of what torch was asked for.
@@ -125,8 +125,7 @@ class FlameGraph {
     const lines = [make('strong', { textContent: this.sizeWords(node) })];
     if (node.frames.length) {
       for (const frame of node.frames.slice(0, FLAME.framesInTip)) {
-        const { name, where } = this.page.frameWords(frame);
-        lines.push(make('div', { textContent: `${name} ` }, make('span', { className: 'hint', textContent: where })));
+        lines.push(make('div', { textContent: this.page.framesWords([frame]) }));
       }
       const rest = node.frames.length - FLAME.framesInTip;
       if (rest > 0) lines.push(make('div', { className: 'hint', textContent: `and ${rest} more` }));
@@ -193,10 +192,7 @@ class FlameGraph {
     });
     act('click', (node) => this.choose(node));
     act('dblclick', (node) => this.zoom(node));
-    act('pointermove', (node, event) => {
-      const { left, top } = box.getBoundingClientRect();
-      tip.show(this.tipOf(node), event.clientX - left, event.clientY - top);
-    });
+    act('pointermove', (node, event) => tip.showAt(event, this.tipOf(node)));
     box.addEventListener('pointerleave', () => tip.hide());
     act('focusin', (node, event) => {
       if (event.target.matches(':focus-visible')) tip.show(this.tipOf(node), event.target.offsetLeft, event.target.offsetTop + FLAME.row + 12);

@@ -9,7 +9,7 @@ class SegmentMap {
   constructor(page) {
     this.page = page;
     this.canvas = element('segment-map');
-    this.tip = this.canvas && new Tip(this.canvas.parentElement);
+    this.tip = this.canvas && new Tip(this.canvas.closest('.stage'));
     if (this.canvas) this.listen();
   }
 
@@ -174,7 +174,7 @@ class SegmentMap {
     const { canvas, tip } = this;
     canvas.addEventListener('pointermove', (event) => {
       const place = this.places[this.under(event)];
-      if (place) tip.show(this.tipOf(place.piece), event.offsetX, event.offsetY);
+      if (place) tip.showAt(event, this.tipOf(place.piece));
       else tip.hide();
     });
     canvas.addEventListener('pointerleave', () => tip.hide());
@@ -186,7 +186,7 @@ class SegmentMap {
     canvas.addEventListener('blur', () => { tip.hide(); this.at = -1; this.draw(); });
     element('segments-closer').addEventListener('click', () => this.rescale(2));
     element('segments-farther').addEventListener('click', () => this.rescale(0.5));
-    new ResizeObserver(() => this.draw()).observe(canvas.parentElement.parentElement);
+    new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
   }
 
   rescale(factor) {
@@ -229,9 +229,9 @@ class SegmentMap {
     this.at = at;
     const { x, y, piece } = this.places[at];
     this.draw();
-    this.tip.show(this.tipOf(piece), x, y + SEGMENTS.row);
-    const scrolled = this.canvas.closest('.scrolled');
+    const scrolled = this.canvas.parentElement;
     if (y < scrolled.scrollTop || y + 60 > scrolled.scrollTop + scrolled.clientHeight) scrolled.scrollTop = y - 60;
+    this.tip.show(this.tipOf(piece), x, y + SEGMENTS.row - scrolled.scrollTop);
   }
 
   stateWords(piece) {

@@ -7,6 +7,12 @@ class Tip {
     this.box = stage.querySelector('.tip');
   }
 
+  // Beside the pointer.
+  showAt(event, lines) {
+    const { left, top } = this.stage.getBoundingClientRect();
+    this.show(lines, event.clientX - left, event.clientY - top);
+  }
+
   hide() {
     this.box.hidden = true;
   }
