@@ -22,18 +22,19 @@ from composer_memprof.analysis.failure import OutOfMemoryEvent, failure_moment, 
 from composer_memprof.analysis.frames import is_own, own_frames, within_library
 from composer_memprof.analysis.phases import placed
 from composer_memprof.analysis.reserved import is_caching
-from composer_memprof.analysis.segment_map import Group, SegmentMap, segment_map
+from composer_memprof.analysis.segment_map import SegmentMap, segment_map
 from composer_memprof.analysis.snapshot import OOM, DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.analysis.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.packed import pack
 from composer_memprof.report.pages import CATEGORY_COLORS, PAGES
 from composer_memprof.report.places import within_words
+from composer_memprof.report.segments import segment_columns, segments_in_words
 from composer_memprof.words import human_bytes
 
 MAX_BYTES = 5_000_000
 _SCRIPTS = tuple(
     f'snapshot_page{part}.js'
-    for part in ('_data', '_picture', '_keys', '_tip', '_canvas', '_lists', '_tree', '_flame', '_segments', '')
+    for part in ('_data', '_picture', '_keys', '_tip', '_canvas', '_lists', '_tree', '_flame', '_bars', '_segments', '')
 )  # each builds on those before
 #: Bytes of the page for each moment whose time is kept, those between being interpolated; and for each span that keeps
 #: its extremes where smaller blocks are summed up; and for each piece of the segments that is drawn: 100,000 moments,
@@ -281,13 +282,13 @@ def _data(
                 'smallerBlocks': smaller.blocks,
                 'curves': np.searchsorted(used_lines, smaller.lines).tolist(),
                 'curveCategories': smaller.categories.tolist(),
-                'segments': None if found is None else _segments(found),
+                'segments': None if found is None else segments_in_words(found),
             }
         )
         parts = _device_columns(timeline, history, snapshot, most_times)
         parts['stack'] = np.searchsorted(used, timeline.blocks['stack']).astype(np.int32)
         if found is not None:
-            parts.update(_segment_columns(found, timeline, history))
+            parts.update(segment_columns(found, timeline, history))
         columns.update({f'{number}.{name}': column for name, column in parts.items()})
     header['frames'] = frames.listed
     header['files'] = list(frames.files)
@@ -334,62 +335,6 @@ def _device_columns(
 
 def _within(frame: Frame | None) -> str:
     return '' if frame is None else within_words(frame)[:_LONGEST_NAME]
-
-
-def _segments(found: SegmentMap) -> dict[str, Any]:
-    """What the page says of the segments, and their pools."""
-    left_out = sum(group.left_out for group in found.groups)
-    words = (
-        f'{human_bytes(found.reserved)} reserved in {_segments_in_words(found.segments)}: '
-        f'{human_bytes(found.allocated)} allocated'
-    )
-    if found.awaiting:
-        words += f', {human_bytes(found.awaiting)} freed and awaited by another stream'
-    words += (
-        f', {human_bytes(found.free_in_split)} free in split segments beside their blocks, '
-        f'{human_bytes(found.free_in_empty)} free in {_segments_in_words(found.empty_segments, "empty ")}. '
-        f'The largest free block is {human_bytes(found.largest_free)}.'
-    )
-    if left_out:
-        words += f' The {found.segments - left_out:,} largest are drawn one by one, the others of each pool and stream as one.'
-    return {
-        'words': words,
-        'groups': [
-            {'words': _group_in_words(group), 'leftOut': group.left_out, 'sizesLeftOut': group.sizes_left_out}
-            for group in found.groups
-        ],
-    }
-
-
-def _group_in_words(group: Group) -> str:
-    free, allocated, awaiting = (human_bytes(size) for size in group.sizes)
-    name = f'{group.pool or "Pool"} on stream {group.stream}'
-    if group.others:
-        name = f'{group.others:,} other pools and streams'
-    words = f'{name[:1].upper()}{name[1:]}: {_segments_in_words(group.segments)}, {allocated} allocated, {free} free'
-    return words + (f', {awaiting} awaiting free' if group.sizes[2] else '')
-
-
-def _segments_in_words(count: int, what: str = '') -> str:
-    return f'{count:,} {what}segment{"" if count == 1 else "s"}'
-
-
-def _segment_columns(found: SegmentMap, timeline: Timeline, history: DeviceHistory) -> dict[str, np.ndarray]:
-    """``pieceBlock`` is the block that is drawn in the timeline; -1 of what is free, or not drawn there one by one."""
-    drawn = np.full(len(history.blocks) + 1, -1, dtype=np.int32)  # the last for what is free
-    rows = timeline.blocks['at_end']
-    drawn[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-    sizes, size = np.unique(found.piece_size, return_inverse=True)
-    return {
-        'segmentSize': found.size,
-        'segmentGroup': found.group,
-        'segmentExpandable': found.expandable.astype(np.int32),
-        'pieceSegment': found.piece_segment,
-        'pieceSizes': sizes,
-        'pieceSize': size.astype(np.int32),
-        'pieceState': found.piece_state.astype(np.int32),
-        'pieceBlock': drawn[found.piece_block],
-    }
 
 
 def _changes(values: np.ndarray, most: int) -> np.ndarray:

@@ -2,9 +2,6 @@
 // The segments at the end of the recording: each a bar as wide as it is large, its blocks in order of address, one
 // after the other, by pool and stream.
 
-const SEGMENTS = { rows: 12, row: 18, gap: 5, label: 22, largest: 64 };
-const [FREE, ALLOCATED, AWAITING] = [0, 1, 2];
-
 class SegmentMap {
   constructor(page) {
     this.page = page;
@@ -16,91 +13,24 @@ class SegmentMap {
   openDevice(number) {
     if (!this.canvas) return;
     const { header, columns } = this.page;
-    const own = (name) => columns[`${number}.${name}`];
-    this.device = header.devices[number].segments;
+    const device = header.devices[number].segments;
+    this.bars = device && new SegmentBars(device.groups, (name) => columns[`${number}.${name}`]);
     this.scale = 1;
     this.at = -1;
-    element('segments').hidden = !this.device;
-    if (!this.device) return;
-    element('segments-words').textContent = this.device.words;
-    const sizes = own('pieceSizes');
-    this.segments = [...own('segmentSize')].map((size, index) => {
-      const group = own('segmentGroup')[index];
-      return { size, group, isExpandable: own('segmentExpandable')[index] === 1, pieces: [] };
-    });
-    own('pieceSegment').forEach((segment, piece) => {
-      const [state, block] = [own('pieceState')[piece], own('pieceBlock')[piece]];
-      this.segments[segment].pieces.push({ size: sizes[own('pieceSize')[piece]], state, block, segment: this.segments[segment] });
-    });
-    this.device.groups.forEach((group, index) => this.addLeftOut(group, index));
+    element('segments').hidden = !device;
+    if (!device) return;
+    element('segments-words').textContent = device.words;
     this.explain();
-  }
-
-  // The smallest segments of a pool as one bar.
-  addLeftOut({ leftOut, sizesLeftOut }, group) {
-    if (!leftOut) return;
-    const summed = { size: sizesLeftOut.reduce((sum, size) => sum + size, 0), group, leftOut, pieces: [] };
-    for (const state of [ALLOCATED, AWAITING, FREE]) {
-      if (sizesLeftOut[state]) summed.pieces.push({ size: sizesLeftOut[state], state, block: -1, segment: summed });
-    }
-    this.segments.push(summed);
-  }
-
-  // -- where everything lies -------------------------------------------------------------------------------------
-
-  layOut(wide) {
-    const total = this.segments.reduce((sum, { size }) => sum + size, 0);
-    const rows = Math.min(SEGMENTS.rows, this.segments.length) * this.scale;
-    const perPixel = Math.max(total / rows / wide, 1e-9);
-    this.labels = [];
-    this.frames = []; // of segments: {x, y, width}
-    this.places = []; // of pieces
-    let y = 0;
-    this.device.groups.forEach((group, index) => {
-      this.labels.push({ words: group.words, y: y + SEGMENTS.label - 7 });
-      y += SEGMENTS.label;
-      let x = 0;
-      for (const segment of this.segments) {
-        if (segment.group !== index) continue;
-        const width = Math.max(segment.size / perPixel, 2);
-        if (x > 0 && x + width > wide + 0.5) [x, y] = [0, y + SEGMENTS.row + SEGMENTS.gap];
-        [x, y] = this.layOutSegment(segment, x, y, width, wide);
-      }
-      y += SEGMENTS.row + SEGMENTS.gap + 4;
-    });
-    return y;
-  }
-
-  // A segment longer than a row goes on in the next.
-  layOutSegment(segment, left, top, width, wide) {
-    const perPixel = segment.size / width;
-    let [x, y, toCome] = [left, top, width];
-    this.frames.push({ x, y, width: Math.min(width, wide - x) });
-    for (const piece of segment.pieces) {
-      let rest = piece.size / perPixel;
-      do {
-        if (x >= wide - 0.01) {
-          [x, y] = [0, y + SEGMENTS.row + SEGMENTS.gap];
-          this.frames.push({ x, y, width: Math.min(toCome, wide) });
-        }
-        const here = Math.min(rest, wide - x);
-        this.places.push({ x, y, width: here, piece });
-        x += here;
-        rest -= here;
-        toCome -= here;
-      } while (rest > 0.01);
-    }
-    return [Math.max(x, left + Math.min(width, wide - left)) + 1.5, y];
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------
 
   draw() {
-    if (!this.device) return;
+    if (!this.bars) return;
     const { canvas } = this;
     const wide = canvas.parentElement.clientWidth;
     if (!wide) return;
-    const high = this.layOut(wide);
+    const high = this.bars.layOut(wide, this.scale);
     const ratio = Math.min(devicePixelRatio || 1, 2, 16000 / high);
     canvas.style.height = `${high}px`;
     [canvas.width, canvas.height] = [Math.round(wide * ratio), Math.round(high * ratio)];
@@ -110,10 +40,10 @@ class SegmentMap {
     ink.scale(ratio, ratio);
     ink.font = '12px system-ui, sans-serif';
     ink.fillStyle = colour('text');
-    for (const { words, y } of this.labels) ink.fillText(words, 0, y, wide);
+    for (const { words, y } of this.bars.labels) ink.fillText(words, 0, y, wide);
     const paint = this.page.painter();
     const hatches = { split: hatched(ink, colour('soft')), awaiting: hatched(ink, colour('text')) };
-    for (const { x, y, width, piece } of this.places) {
+    for (const { x, y, width, piece } of this.bars.places) {
       const isKnown = piece.state !== FREE;
       ink.fillStyle = isKnown ? this.colourOf(piece, paint) : colour('raised');
       ink.fillRect(x, y, width, SEGMENTS.row);
@@ -131,12 +61,12 @@ class SegmentMap {
     }
     ink.strokeStyle = colour('soft');
     ink.lineWidth = 0.8;
-    for (const { x, y, width } of this.frames) {
+    for (const { x, y, width } of this.bars.frames) {
       ink.globalAlpha = width > 3 ? 1 : 0.4;
       ink.strokeRect(x + 0.4, y + 0.4, Math.max(width - 0.8, 0.4), SEGMENTS.row - 0.8);
     }
     ink.globalAlpha = 1;
-    const at = this.places[this.at];
+    const at = this.bars.places[this.at];
     if (at) {
       ink.strokeStyle = colour('accent');
       ink.lineWidth = 2.5;
@@ -173,7 +103,7 @@ class SegmentMap {
   listen() {
     const { canvas, tip } = this;
     canvas.addEventListener('pointermove', (event) => {
-      const place = this.places[this.under(event)];
+      const place = this.bars.places[this.under(event)];
       if (place) tip.showAt(event, this.tipOf(place.piece));
       else tip.hide();
     });
@@ -195,12 +125,12 @@ class SegmentMap {
   }
 
   under({ offsetX, offsetY }) {
-    return this.places.findIndex(({ x, y, width }) =>
+    return this.bars.places.findIndex(({ x, y, width }) =>
       y <= offsetY && offsetY < y + SEGMENTS.row && x <= offsetX && offsetX < x + Math.max(width, 1));
   }
 
   keydown(event) {
-    const beside = (step) => () => this.step(Math.min(Math.max(this.at + step, 0), this.places.length - 1));
+    const beside = (step) => () => this.step(Math.min(Math.max(this.at + step, 0), this.bars.places.length - 1));
     const acts = {
       ArrowRight: beside(1),
       ArrowLeft: beside(-1),
@@ -219,15 +149,15 @@ class SegmentMap {
   }
 
   otherSegment(step) {
-    const from = this.places[this.at]?.piece.segment;
+    const from = this.bars.places[this.at]?.piece.segment;
     let at = Math.max(this.at, 0);
-    while (this.places[at + step] && this.places[at].piece.segment === from) at += step;
+    while (this.bars.places[at + step] && this.bars.places[at].piece.segment === from) at += step;
     return at;
   }
 
   step(at) {
     this.at = at;
-    const { x, y, piece } = this.places[at];
+    const { x, y, piece } = this.bars.places[at];
     this.draw();
     const scrolled = this.canvas.parentElement;
     if (y < scrolled.scrollTop || y + 60 > scrolled.scrollTop + scrolled.clientHeight) scrolled.scrollTop = y - 60;
@@ -241,7 +171,7 @@ class SegmentMap {
   }
 
   segmentWords(segment) {
-    const pool = this.device.groups[segment.group].words.split(':')[0];
+    const pool = this.bars.groups[segment.group].words.split(':')[0];
     const what = segment.leftOut ? `${humanCount(segment.leftOut)} smaller segments of` : `${segment.isExpandable ? 'an expandable' : 'a'} segment of`;
     return `${what} ${humanBytes(segment.size)}, ${pool}`;
   }
@@ -255,7 +185,7 @@ class SegmentMap {
   }
 
   choose(place) {
-    const piece = this.places[place]?.piece;
+    const piece = this.bars.places[place]?.piece;
     if (!piece) this.page.choose(null);
     else if (piece.block >= 0) this.page.choose({ block: piece.block });
     else this.chooseSegment(piece);
