@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer, answer_of
 from composer_memprof.analysis.frames import own_frames
@@ -15,6 +17,7 @@ from composer_memprof.analysis.lifetimes import lifetimes
 from composer_memprof.analysis.snapshot import ALLOC, FREE_COMPLETED, FREE_REQUESTED, Frame, Snapshot
 from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.analysis.summary import summary_of
+from composer_memprof.report.snapshot_tables import answer_text
 from tests.snapshots import FRAME, TORCH, event, freed, plain, saved, segment
 
 SITE = '/x/lib/python3.11/site-packages/torch'
@@ -257,6 +260,44 @@ def test_the_users_own_frames_come_first_and_torchs_are_folded() -> None:
     assert own_frames(tuple(frames)) == (frames[1],)
     (holder,) = device(plain(event('alloc', 512, 8, [TORCH, FRAME, BACKWARD]))).peak.holders
     assert (len(holder.frames), holder.folded) == (1, 2)
+
+
+def test_a_line_that_steps_an_optimizer_is_told_with_the_frame_of_torch_that_asked() -> None:
+    state = {**OPTIMIZER, 'line': 120, 'name': '_init_group'}
+    content = plain(
+        event('alloc', 512, 8, [state, OPTIMIZER, FRAME]),
+        event('alloc', 1024, 4, [OPTIMIZER, FRAME]),
+        event('alloc', 2048, 2, [TORCH, FORWARD, FRAME]),
+    )
+    holders = device(content).peak.holders
+    assert [(holder.bytes, holder.within and holder.within.name) for holder in holders] == [
+        *((8, '_init_group'), (4, 'step'), (2, None))
+    ]
+    assert {holder.frames[0].name for holder in holders} == {FRAME['name']}
+    assert [holder.folded for holder in holders] == [1, 0, 2]
+    assert summary_of(answer(content))['devices'][0]['holders'][0]['at'] == [
+        'adamw.py:120 _init_group',
+        'train.py:7 step',
+    ]
+
+
+def test_backward_without_python_frames_is_told_by_its_node() -> None:
+    names = (
+        'at::_ops::bmm::call(x)',
+        'torch::autograd::VariableType::bmm(x)',
+        'torch::autograd::MmBackward0::apply(x)',
+    )
+    cpp = [{'filename': '??', 'line': 0, 'name': name} for name in names]
+    (holder,) = device(plain(event('alloc', 512, 8, cpp))).peak.holders
+    assert holder.within is not None and holder.within.name == 'torch::autograd::MmBackward0::apply'
+
+
+def test_inspect_prints_the_frame_that_asked() -> None:
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(answer_text(answer(plain(event('alloc', 512, 8, [OPTIMIZER, FRAME]), oom={'message': 'none left'}))))
+    printed = console.export_text()
+    assert '(in torch: torch/optim/adamw.py:1 step)' in printed
+    assert 'none left' in printed
 
 
 # -- reserved and fragmentation -----------------------------------------------------------------------------------

@@ -149,8 +149,20 @@ def test_a_snapshot_without_a_history_has_a_page_that_says_so(content: dict[str,
 def test_what_the_snapshot_was_taken_for_is_said() -> None:
     oom = {'requested': 3 * MIB, 'free': MIB, 'message': HOSTILE}
     page = snapshot_page(recorded(('alloc', 1, 10, 'f'), oom=oom, error=f'OutOfMemoryError: {HOSTILE}'), 'x')
-    assert '3.0 MiB asked for, 1.0 MiB free' in page
+    assert 'Out of memory: 3.0 MiB asked for' in page
+    assert '1.0 MiB free on the device' in page
     assert 'OutOfMemoryError: &lt;/script&gt;' in page
+    page = snapshot_page(
+        recorded(('alloc', 1, 10, 'f'), error=f'ValueError: {HOSTILE}', phases=[[0, 3, 'forward']]), 'x'
+    )
+    assert 'Training broke off, batch 3, forward' in page
+    assert 'ValueError: &lt;/script&gt;' in page
+
+
+def test_what_a_snapshot_can_not_tell_stands_below() -> None:
+    page = snapshot_page(recorded(('alloc', 1, 10, 'f'), device='cpu'), 'x')
+    assert 'A CPU has no caching allocator' in page
+    assert 'No phases of the training were recorded' in page
 
 
 # -- in a browser -------------------------------------------------------------------------------------------------
@@ -202,6 +214,64 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     for context in contexts:
         context.close()
     assert (asked, wrong) == ([], [])
+
+
+OPTIMIZER = {'filename': '/x/lib/python3.11/site-packages/torch/optim/adamw.py', 'line': 120, 'name': '_init_group'}
+
+
+def called(*rows: tuple[int, list[dict[str, Any]]]) -> Snapshot:
+    """A snapshot of blocks that stay, each of so many bytes and with its stack, innermost frame first."""
+    trace = [
+        {'action': 'alloc', 'addr': number << 40, 'size': size, 'time_us': 1000 * number, 'frames': frames}
+        for number, (size, frames) in enumerate(rows, start=1)
+    ]
+    return loaded({'device_traces': [trace], 'segments': []})
+
+
+def a_call_tree() -> Snapshot:
+    """``main`` calls ``forward``, which asks for 48 MiB through torch and 16 MiB itself; and ``step`` for 16 MiB."""
+    return called(
+        (48 * MIB, [TORCH, frame('forward', 10), TORCH, TORCH, frame('main', 3)]),
+        (16 * MIB, [frame('forward', 20), TORCH, TORCH, frame('main', 3)]),
+        (16 * MIB, [OPTIMIZER, frame('step', 5)]),
+    )
+
+
+def cell(page: Any, words: str) -> Any:
+    return page.locator('#flame .cell', has_text=words)
+
+
+def segments() -> Snapshot:
+    """A segment with a hole between blocks, an empty one, and one on another stream, whose block is awaited."""
+
+    def block(address: int, size: int, state: str = 'active_allocated') -> dict[str, Any]:
+        frames = [] if state == 'inactive' else [frame(f'of{address >> 20}')]
+        return {'address': address, 'size': size, 'requested_size': size, 'state': state, 'frames': frames}
+
+    def segment(address: int, total: int, blocks: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        kind = {'segment_type': 'large', 'stream': 0, 'is_expandable': False}
+        return {'device': 0, 'address': address, 'total_size': total, 'blocks': blocks, **kind, **more}
+
+    first = [block(0, 4 * MIB), block(4 * MIB, 6 * MIB, 'inactive'), block(10 * MIB, 10 * MIB)]
+    held = [
+        segment(0, 20 * MIB, first),
+        segment(32 * MIB, 16 * MIB, [block(32 * MIB, 16 * MIB, 'inactive')], is_expandable=True),
+        segment(64 * MIB, 2 * MIB, [block(64 * MIB, 2 * MIB, 'active_awaiting_free')], stream=7),
+    ]
+    trace = [
+        {'action': 'alloc', 'addr': address, 'size': size, 'time_us': time, 'frames': [frame(f'of{address >> 20}')]}
+        for time, (address, size) in enumerate([(0, 4 * MIB), (10 * MIB, 10 * MIB), (64 * MIB, 2 * MIB)])
+    ]
+    trace.append({'action': 'free_requested', 'addr': 64 * MIB, 'size': 2 * MIB, 'time_us': 9, 'frames': []})
+    return loaded({'device_traces': [trace], 'segments': held, 'composer_memprof': {'device': 'cuda'}})
+
+
+def on_the_map(page: Any, share: float, row: int = 0) -> tuple[float, float]:
+    """A point of the segments' map, across in shares of its width, in the n-th row of bars of the first pool."""
+    canvas = page.locator('#segment-map')
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    return box['x'] + box['width'] * share, box['y'] + 22 + 9 + 23 * row
 
 
 def place(page: Any, across: float, up: float) -> tuple[float, float]:
@@ -381,3 +451,212 @@ def test_real_gpu_snapshots_have_their_peak_on_the_page(opened: Any, name: str, 
     assert page.inner_text('.facts .peak strong') == peak
     page.click('#rows button')
     assert page.inner_text('#chosen .size').endswith('GiB')
+
+
+# -- by call stack ------------------------------------------------------------------------------------------------
+
+
+def test_the_call_tree_is_as_wide_as_what_was_asked_for_and_names_torch_once(opened: Any) -> None:
+    page = opened(a_call_tree())
+    assert [text.split(' me/')[0] for text in page.locator('#flame .cell.own').all_inner_texts()] == [
+        *('main', 'forward', 'forward', 'step')
+    ]
+    whole = page.locator('#flame .cell.all').bounding_box()['width']
+    widths = {words: cell(page, words).bounding_box()['width'] / whole for words in ('main', 'train.py:10', 'step')}
+    assert widths == pytest.approx({'main': 0.8, 'train.py:10': 0.6, 'step': 0.2}, abs=0.01)
+    folded = page.locator('#flame .cell.folded')
+    assert folded.all_inner_texts()[0] == 'linear nn/functional.py:1 and 1 more'
+    assert folded.count() == 3
+    page.check('#flame-unfold')
+    assert folded.count() == 4
+
+
+def test_a_piece_of_the_call_tree_is_pointed_at_and_chosen(opened: Any) -> None:
+    page = opened(a_call_tree())
+    cell(page, 'main').hover()
+    tip = page.inner_text('#by-stack .tip')
+    assert '64.0 MiB, 80.0 %' in tip and 'train.py:3' in tip and '2 blocks' in tip
+    cell(page, 'train.py:10').click()
+    chosen = page.inner_text('#chosen')
+    assert '48.0 MiB' in chosen and '1 block' in chosen
+    assert '/home/me/train.py:10' in chosen
+    assert 'faint' in cell(page, 'step').get_attribute('class')
+    assert 'faint' not in cell(page, 'main').get_attribute('class')
+    page.click('#chosen button:text("Let go")')
+    assert page.locator('#flame .faint').count() == 0
+
+
+def test_what_is_chosen_elsewhere_stands_out_in_the_call_tree(opened: Any) -> None:
+    page = opened(a_call_tree())
+    page.locator('#rows button', has_text='step').click()
+    assert 'faint' in cell(page, 'main').get_attribute('class')
+    assert 'faint' not in cell(page, 'step').get_attribute('class')
+
+
+def test_the_call_tree_is_zoomed_into_and_out_of(opened: Any) -> None:
+    page = opened(a_call_tree())
+    cell(page, 'train.py:10').dblclick()
+    assert cell(page, 'step').count() == 0
+    assert cell(page, 'main').bounding_box()['width'] == cell(page, 'train.py:10').bounding_box()['width']
+    for _ in range(3):
+        page.click('#flame-back')
+    assert cell(page, 'step').count() == 1
+    assert page.locator('#flame-back:disabled').count() == 1
+    cell(page, 'main').click()
+    page.click('#chosen button:text("Zoom into it")')
+    assert cell(page, 'step').count() == 0
+
+
+def test_the_call_tree_is_used_with_the_keyboard_alone(opened: Any) -> None:
+    page = opened(a_call_tree())
+    page.focus('#flame .cell.all')
+    page.keyboard.press('ArrowDown')
+    page.keyboard.press('ArrowRight')
+    assert '16.0 MiB, 20.0 %' in page.inner_text('#by-stack .tip')
+    page.keyboard.press('Enter')
+    assert 'step' in page.inner_text('#chosen')
+    page.keyboard.press('ArrowLeft')
+    page.keyboard.press('+')
+    assert cell(page, 'step').count() == 0
+    page.keyboard.press('-')
+    assert cell(page, 'step').count() == 1
+    page.keyboard.press('Escape')
+    assert 'step' not in page.inner_text('#chosen')
+
+
+def test_filters_hold_for_the_call_tree(opened: Any) -> None:
+    page = opened(a_call_tree())
+    page.fill('#find', 'step')
+    assert cell(page, 'main').count() == 0
+    assert '16.0 MiB at the peak, of what the filters let through' in page.inner_text('#flame .all')
+    page.fill('#find', '')
+    page.fill('#smallest', '20 MiB')
+    assert page.locator('#flame .own').count() == 2
+
+
+def test_smaller_blocks_stay_one_piece_of_the_call_tree(opened: Any) -> None:
+    page = opened(loaded(training_snapshot(events=60_000, stacks=200)), max_bytes=120_000)
+    piece = page.locator('#flame .cell.smaller')
+    assert piece.count() == 1
+    piece.click()
+    assert 'smaller blocks, hatched' in page.inner_text('#chosen')
+
+
+def test_the_librarys_frame_is_named_where_the_users_own_do_not_tell(opened: Any) -> None:
+    page = opened(a_call_tree())
+    row = page.locator('#rows button', has_text='step')
+    assert row.locator('.where span').inner_text().strip() == '(in torch: torch/optim/adamw.py:120 _init_group)'
+    assert page.locator('#rows .where span').count() == 1
+    row.click()
+    assert '(in torch: torch/optim/adamw.py:120 _init_group)' in page.inner_text('#chosen')
+
+
+# -- the segments -------------------------------------------------------------------------------------------------
+
+
+def test_the_segments_are_told_in_words_and_pointed_at(opened: Any) -> None:
+    page = opened(segments())
+    words = page.inner_text('#segments-words')
+    assert '38.0 MiB reserved in 3 segments: 14.0 MiB allocated' in words
+    assert '2.0 MiB freed and awaited by another stream' in words
+    assert '6.0 MiB free in split segments beside their blocks, 16.0 MiB free in 1 empty segment' in words
+    assert 'The largest free block is 16.0 MiB' in words
+    told = []
+    for share, row in ((0.05, 0), (0.5, 0), (0.05, 2)):
+        page.mouse.move(*on_the_map(page, share, row))
+        told.append(page.inner_text('#segments .tip'))
+    assert '4.0 MiB' in told[0] and 'of0' in told[0] and 'a segment of 20.0 MiB, Large on stream 0' in told[0]
+    assert '6.0 MiB' in told[1] and 'fragmentation' in told[1]
+    assert '16.0 MiB' in told[2] and 'all of its segment' in told[2] and 'expandable' in told[2]
+
+
+def test_a_block_in_a_segment_is_chosen_as_elsewhere_and_what_is_free_tells_of_its_segment(opened: Any) -> None:
+    page = opened(segments())
+    page.mouse.click(*on_the_map(page, 0.05))
+    assert '/home/me/train.py' in page.inner_text('#chosen') and '4,194,304 B' in page.inner_text('#chosen')
+    page.mouse.click(*on_the_map(page, 0.5))
+    chosen = page.inner_text('#chosen')
+    assert '20.0 MiB' in chosen and 'largest free\n6.0 MiB' in chosen and '2 blocks' in chosen
+    page.focus('#segment-map')
+    for _ in range(2):
+        page.keyboard.press('ArrowRight')
+    page.keyboard.press('Enter')
+    assert 'largest free\n6.0 MiB' in page.inner_text('#chosen')
+    page.keyboard.press('Escape')
+    assert 'largest free' not in page.inner_text('#chosen')
+
+
+def test_a_cpu_has_no_segments_to_show(opened: Any) -> None:
+    page = opened(recorded(('alloc', 1, 10 * MIB, 'f'), device='cpu'))
+    assert page.locator('#segments').count() == 0
+
+
+def test_of_thousands_of_segments_the_largest_are_drawn_and_the_others_as_one(opened: Any) -> None:
+    held = [
+        {'device': 0, 'address': n << 32, 'total_size': (n + 1) << 10, 'blocks': [], 'segment_type': HOSTILE}
+        for n in range(1500)
+    ]
+    held[0]['blocks'] = [{'address': 0, 'size': 512, 'state': 'active_allocated', 'frames': []}]
+    page = opened(loaded({'device_traces': [[]], 'segments': held}), max_bytes=200_000)
+    words = page.inner_text('#segments-words')
+    assert 'in 1,500 segments' in words
+    assert 'are drawn one by one, the others of each pool and stream as one' in words
+    page.focus('#segment-map')
+    page.keyboard.press('ArrowRight')
+    assert HOSTILE[:20] in page.inner_text('#segments .tip')
+    assert page.locator('img').count() == 0
+
+
+# -- a failure ----------------------------------------------------------------------------------------------------
+
+
+def a_failure() -> Snapshot:
+    oom = {'device': 0, 'requested': 32 * MIB, 'free': 8 * MIB, 'reserved': 96 * MIB, 'message': 'no memory'}
+    return recorded(
+        ('alloc', 1 << 30, 64 * MIB, 'early'),
+        ('free_completed', 1 << 30, 64 * MIB, 'early'),
+        ('alloc', 2 << 30, 16 * MIB, 'late'),
+        ('oom', 8 * MIB, 32 * MIB, 'asks'),
+        ('free_completed', 2 << 30, 16 * MIB, 'late'),
+        phases=[[0, 5, 'backward']],
+        oom=oom,
+        device='cuda',
+    )
+
+
+def test_a_failure_comes_first_and_lists_what_was_allocated_then(opened: Any) -> None:
+    page = opened(a_failure())
+    told = page.inner_text('#failure')
+    assert told.startswith('Out of memory on cuda 0, batch 5, backward: 32.0 MiB asked for')
+    for words in ('8.0 MiB free', '96.0 MiB reserved', 'no memory', 'asked for by /home/me/train.py:7 asks'):
+        assert words in told
+    assert page.inner_text('.to-failure') == 'At the failure 16.0 MiB'
+    assert page.inner_text('#live-title').startswith('16.0 MiB allocated at 2 ms, event 3')
+    assert 'late' in page.inner_text('#rows') and '16.0 MiB at the failure' in page.inner_text('#flame')
+    page.click('#at-peak')
+    assert page.inner_text('#live-title').startswith('64.0 MiB')
+    assert 'early' in page.inner_text('#rows') and '64.0 MiB at the peak' in page.inner_text('#flame')
+    page.click('#at-failure')
+    assert page.get_attribute('#at-failure', 'aria-pressed') == 'true'
+    assert 'late' in page.inner_text('#rows')
+
+
+def test_the_moment_of_failure_is_marked_on_the_timeline(opened: Any) -> None:
+    colour = """() => {
+        const canvas = document.getElementById('timeline');
+        const top = canvas.getContext('2d').getImageData(0, 0, canvas.width, 20 * devicePixelRatio).data;
+        const [red, green, blue] = [179, 38, 30];
+        let found = 0;
+        for (let at = 0; at < top.length; at += 4) {
+            if (top[at + 3] > 200 && top[at] === red && top[at + 1] === green && top[at + 2] === blue) found += 1;
+        }
+        return found;
+    }"""
+    assert opened(a_failure()).evaluate(colour) > 0
+    assert opened(a_step()).evaluate(colour) == 0
+
+
+def test_without_a_failure_there_is_no_button_for_it(opened: Any) -> None:
+    page = opened(a_step())
+    assert not page.is_visible('#at-failure')
+    assert page.locator('#failure').count() == 0

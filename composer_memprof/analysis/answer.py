@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
 from composer_memprof.analysis.categories import categories
+from composer_memprof.analysis.failure import OutOfMemoryEvent, failure_moment, out_of_memory_of
 from composer_memprof.analysis.growth import Growth, growth
 from composer_memprof.analysis.holders import Attribution, attribution
 from composer_memprof.analysis.lifetimes import lifetimes
 from composer_memprof.analysis.peak import Peak, peak_of
-from composer_memprof.analysis.phases import placed
 from composer_memprof.analysis.reserved import (
     Fragmentation,
     Pool,
@@ -21,27 +21,7 @@ from composer_memprof.analysis.reserved import (
     pools,
     reserved_over_time,
 )
-from composer_memprof.analysis.snapshot import OOM, DeviceHistory, Frame, Meta, OutOfMemory, Snapshot
-
-
-@dataclass(frozen=True)
-class OutOfMemoryEvent:
-    """The moment at which memory ran out, in bytes. None where it is not known.
-
-    ``asked``: the place in the code that asked, as frames; ``events``: how many there had been by then.
-    """
-
-    device: Optional[int]
-    requested: Optional[int]
-    allocated: Optional[int]
-    reserved: Optional[int]
-    free: Optional[int]
-    total: Optional[int]
-    message: Optional[str]
-    events: Optional[int]
-    batch: Optional[int]
-    phase: str
-    asked: list[Frame]
+from composer_memprof.analysis.snapshot import DeviceHistory, Meta, Snapshot
 
 
 @dataclass(frozen=True)
@@ -93,19 +73,17 @@ class SnapshotAnswer:
 
 def answer_of(snapshot: Snapshot) -> SnapshotAnswer:
     """All that the snapshot answers."""
-    devices = []
-    oom = None if snapshot.oom is None else _as_recorded(snapshot.oom)
+    devices, totals = [], []
     for history in snapshot.devices:
         blocks = lifetimes(history)
         added = attribution(snapshot, blocks, categories(snapshot, history, blocks))
         allocated = blocks.allocated()
         reserved = reserved_over_time(history) if is_caching(snapshot, history) else None
         devices.append(_device(snapshot, history, added, allocated, reserved))
-        if np.any(history.action == OOM) and (oom is None or oom.device in (None, history.device)):
-            oom = _oom_event(snapshot, history, added, allocated, reserved, oom)
-    if oom is not None and oom.events is None and devices and devices[0].at_failure is not None:
-        oom = replace(oom, batch=devices[0].at_failure.batch, phase=devices[0].at_failure.phase)
-    return SnapshotAnswer(snapshot.meta, snapshot.error, oom, devices, _notes(snapshot))
+        totals.append((allocated, reserved))
+    return SnapshotAnswer(
+        snapshot.meta, snapshot.error, out_of_memory_of(snapshot, totals), devices, notes_of(snapshot)
+    )
 
 
 def _device(
@@ -135,42 +113,12 @@ def _device(
 
 
 def _at_failure(snapshot: Snapshot, history: DeviceHistory, added: Attribution) -> Optional[Peak]:
-    if not snapshot.error and snapshot.oom is None:
-        return None
-    out_of_memory = np.flatnonzero(history.action == OOM)
-    return peak_of(snapshot, history, added, int(out_of_memory[-1]) if len(out_of_memory) else len(history.action))
+    count = failure_moment(snapshot, history)
+    return None if count is None else peak_of(snapshot, history, added, count)
 
 
-def _as_recorded(oom: OutOfMemory) -> OutOfMemoryEvent:
-    numbers = (oom.device, oom.requested, oom.allocated, oom.reserved, oom.free, oom.total, oom.message)
-    return OutOfMemoryEvent(*numbers, events=None, batch=None, phase='', asked=[])
-
-
-def _oom_event(
-    snapshot: Snapshot,
-    history: DeviceHistory,
-    added: Attribution,
-    allocated: np.ndarray,
-    reserved: Optional[np.ndarray],
-    recorded: Optional[OutOfMemoryEvent],
-) -> OutOfMemoryEvent:
-    """The last such event of a history; what the recorder was told by the exception counts more."""
-    event = int(np.flatnonzero(history.action == OOM)[-1])
-    batch, phase = placed(history, snapshot.phases, event + 1)
-    seen = {
-        'device': history.device,
-        'requested': int(history.size[event]),
-        'allocated': int(allocated[event]),
-        'reserved': None if reserved is None else int(reserved[event]),
-        'free': int(history.address[event]),
-    }
-    place = added.places[int(added.of_stack[history.stack[event]])]
-    found = recorded or _as_recorded(OutOfMemory())
-    missing: dict[str, Any] = {key: value for key, value in seen.items() if getattr(found, key) is None}
-    return replace(found, **missing, events=event, batch=batch, phase=phase, asked=list(place.frames))
-
-
-def _notes(snapshot: Snapshot) -> list[str]:
+def notes_of(snapshot: Snapshot) -> list[str]:
+    """What the snapshot can not answer, and why."""
     notes = []
     if snapshot.devices and not len(snapshot.phases):
         notes.append('No phases of the training were recorded: categories are told by stacks and lifetimes alone.')

@@ -36,6 +36,7 @@ class PlaceChange:
     blocks_after: int
     frames: list[Frame]
     folded: int
+    within: Optional[Frame] = None
 
     @property
     def bytes(self) -> int:
@@ -113,14 +114,14 @@ def diff_of(
 
 def _device(rank: Optional[int], before: DeviceAnswer, after: DeviceAnswer) -> DeviceDiff:
     categories: dict[str, list[int]] = {}
-    places: dict[tuple[str, tuple[Frame, ...]], list[int]] = {}
+    places: dict[tuple[str, tuple[Frame, ...], Optional[Frame]], list[int]] = {}
     folded: dict[tuple[Frame, ...], int] = {}
     for side, peak in enumerate((before.peak, after.peak)):
         for share in peak.categories:
             categories.setdefault(share.category, [0, 0])[side] += share.bytes
         for holder in peak.holders:
             frames = tuple(holder.frames)
-            sums = places.setdefault((holder.category, frames), [0, 0, 0, 0])
+            sums = places.setdefault((holder.category, frames, holder.within), [0, 0, 0, 0])
             sums[side] += holder.bytes
             sums[side + 2] += holder.blocks
             folded[frames] = holder.folded
@@ -137,8 +138,8 @@ def _device(rank: Optional[int], before: DeviceAnswer, after: DeviceAnswer) -> D
         ),
         places=sorted(
             (
-                PlaceChange(name, sums[0], sums[1], sums[2], sums[3], list(frames), folded[frames])
-                for (name, frames), sums in places.items()
+                PlaceChange(name, sums[0], sums[1], sums[2], sums[3], list(frames), folded[frames], within)
+                for (name, frames, within), sums in places.items()
             ),
             key=lambda change: -abs(change.bytes),
         ),

@@ -27,6 +27,7 @@ class GrowingPlace:
     at_end: list[int]
     frames: list[Frame]
     folded: int
+    within: Optional[Frame] = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def growth(snapshot: Snapshot, history: DeviceHistory, added: Attribution) -> Gr
         for place in np.flatnonzero((steps > 0).all(axis=0)).tolist():
             at = added.places[place]
             per_batch = int(steps[:, place].sum()) // len(steps)
-            growing.append(GrowingPlace(per_batch, by_place[:, place].tolist(), list(at.frames), at.folded))
+            sizes = by_place[:, place].tolist()
+            growing.append(GrowingPlace(per_batch, sizes, list(at.frames), at.folded, at.within))
     held = _held(snapshot, history, added)
     return Growth(
         batches=[batch for batch, _ in ends],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
@@ -18,6 +19,7 @@ class Holder:
 
     ``frames``: the user's own where there are any, innermost first; empty where no stack was recorded.
     ``folded``: how many frames of the stack are left out. ``before``: allocated before the recording began.
+    ``within``: the frame of a library that asked on their behalf, where they do not tell.
     """
 
     bytes: int
@@ -27,6 +29,7 @@ class Holder:
     before: bool
     frames: list[Frame]
     folded: int
+    within: Optional[Frame] = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Attribution:
                     before=bool(blocks.start[block] < 0),
                     frames=list(place.frames),
                     folded=place.folded,
+                    within=place.within,
                 )
             )
         return holders

@@ -35,6 +35,7 @@ class Growing:
     idle: int
     frames: list[Frame]
     folded: int
+    within: Optional[Frame] = None
 
 
 @dataclass(frozen=True)
@@ -177,5 +178,6 @@ def _growing(
     for code in np.unique(place).tolist():
         here = place == code
         at: Place = added.places[code]
-        found.append(Growing(int(size[here].sum()), int(here.sum()), int(idle[here].max()), list(at.frames), at.folded))
+        sums = int(size[here].sum()), int(here.sum()), int(idle[here].max())
+        found.append(Growing(*sums, list(at.frames), at.folded, at.within))
     return sorted(found, key=lambda growing: -growing.bytes)

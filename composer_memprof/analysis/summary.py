@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer, answer_of
+from composer_memprof.analysis.growth import GrowingPlace
+from composer_memprof.analysis.holders import Holder
 from composer_memprof.analysis.peak import Peak
 from composer_memprof.analysis.snapshot import Frame, Snapshot
 
@@ -43,7 +45,7 @@ def _device(device: DeviceAnswer, top: int) -> dict[str, Any]:
         'categories': {share.category: share.bytes for share in peak.categories},
         'at_failure': None if device.at_failure is None else _failed(device.at_failure),
         'holders': [
-            {'bytes': holder.bytes, 'blocks': holder.blocks, 'category': holder.category, 'at': _at(holder.frames)}
+            {'bytes': holder.bytes, 'blocks': holder.blocks, 'category': holder.category, 'at': _at(holder)}
             for holder in peak.holders[:top]
         ],
         'allocated_at_end': device.allocated_at_end,
@@ -51,9 +53,7 @@ def _device(device: DeviceAnswer, top: int) -> dict[str, Any]:
         'idle_at_peak': None if lost is None else lost.idle,
         'largest_hole': None if lost is None else lost.largest_hole,
         'steady': device.growth.steady,
-        'growing': [
-            {'per_batch': place.per_batch, 'at': _at(place.frames)} for place in device.growth.growing[: min(top, 3)]
-        ],
+        'growing': [{'per_batch': place.per_batch, 'at': _at(place)} for place in device.growth.growing[: min(top, 3)]],
     }
 
 
@@ -66,10 +66,14 @@ def _oom(answer: SnapshotAnswer) -> dict[str, Any]:
     oom = answer.oom
     assert oom is not None
     kept = {key: _short(value) for key, value in dataclasses.asdict(oom).items() if key != 'asked'}
-    return {**kept, 'asked': _at(oom.asked)}
+    return {**kept, 'asked': _lines(oom.asked)}
 
 
-def _at(frames: list[Frame]) -> list[str]:
+def _at(place: Holder | GrowingPlace) -> list[str]:
+    return _lines([*([] if place.within is None else [place.within]), *place.frames])
+
+
+def _lines(frames: list[Frame]) -> list[str]:
     """``train.py:7 step``: the last part of the path alone."""
     return [
         _short(f'{os.path.basename(frame.filename)[-40:]}:{frame.line} {frame.name[:40]}') for frame in frames[:_FRAMES]

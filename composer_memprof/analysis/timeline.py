@@ -14,18 +14,18 @@ from typing import Optional
 import numpy as np
 
 from composer_memprof.analysis.categories import CATEGORIES, Categories, categories
-from composer_memprof.analysis.frames import own_frames
+from composer_memprof.analysis.frames import own_frames, within_library
 from composer_memprof.analysis.lifetimes import Lifetimes, lifetimes
 from composer_memprof.analysis.reserved import is_caching, reserved_over_time
 from composer_memprof.analysis.snapshot import DeviceHistory, Frame, Snapshot, Stack
 
 #: ``died`` is one past the last moment where the block is still allocated at the end, ``born`` is 0 where it was
-#: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot, the last three as in
-#: :class:`Categories`.
+#: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot, the next three as in
+#: :class:`Categories`; ``at_end`` is the row of the history's ``blocks`` that it is at the end, or -1.
 LIFE = np.dtype(
     [
         *(('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('stack', 'i4'), ('module', 'i4')),
-        *(('category', 'i1'), ('rule', 'i1'), ('tensor', 'i4')),
+        *(('category', 'i1'), ('rule', 'i1'), ('tensor', 'i4'), ('at_end', 'i4')),
     ]
 )
 
@@ -36,10 +36,12 @@ _CURVES = 24
 @dataclass(frozen=True)
 class Lines:
     """Stacks put together by the user's own line that each comes to first. ``of_stack``: int32, for each stack an
-    index into ``frames``, where None stands for no line at all.
+    index into ``frames``, where None stands for no line at all, and into ``within``, the library's frame that asked
+    where the line does not tell.
     """
 
     frames: list[Optional[Frame]]
+    within: list[Optional[Frame]]
     of_stack: np.ndarray
 
 
@@ -102,9 +104,13 @@ class Timeline:
 
 def lines_of(stacks: Sequence[Stack]) -> Lines:
     """Put stacks with the same innermost own frame together; the first line is that of the empty stack."""
-    index: dict[Optional[Frame], int] = {}
-    of_stack = [index.setdefault(next(iter(own_frames(stack)), None), len(index)) for stack in stacks]
-    return Lines(list(index), np.array(of_stack, dtype=np.int32))
+    index: dict[tuple[Optional[Frame], Optional[Frame]], int] = {}
+    of_stack = []
+    for stack in stacks:
+        own = own_frames(stack)
+        of_stack.append(index.setdefault((next(iter(own), None), within_library(stack, own)), len(index)))
+    frames, within = zip(*index) if index else ((), ())
+    return Lines(list(frames), list(within), np.array(of_stack, dtype=np.int32))
 
 
 def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Timeline:
@@ -122,7 +128,7 @@ def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Timel
         reserved=reserved_over_time(history) if is_caching(snapshot, history) else None,
         time_us=_since_first(history.time_us) if history.has_times else None,
         peak=int(total.argmax()),
-        blocks=_by_birth(lives, categories(snapshot, history, lives)),
+        blocks=_by_birth(history, lives, categories(snapshot, history, lives)),
         smaller=SmallerBlocks(0, 0, moments, none, none, np.zeros((1, len(moments)), dtype=np.int64)),
     )
 
@@ -145,7 +151,20 @@ def _since_first(times: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.maximum.accumulate(times) - times[0]])
 
 
-def _by_birth(lives: Lifetimes, found: Categories) -> np.ndarray:
+def _at_end(history: DeviceHistory, lives: Lifetimes) -> np.ndarray:
+    """For each life the row of the history's blocks that it is at the end, or -1."""
+    found = np.full(len(lives), -1, dtype=np.int32)
+    if len(history.blocks):
+        order = np.argsort(history.blocks.address, kind='stable')
+        address = history.blocks.address[order]
+        live = np.flatnonzero(lives.completed == lives.events)
+        place = np.minimum(np.searchsorted(address, lives.address[live]), len(order) - 1)
+        same = address[place] == lives.address[live]
+        found[live[same]] = order[place[same]]
+    return found
+
+
+def _by_birth(history: DeviceHistory, lives: Lifetimes, found: Categories) -> np.ndarray:
     """As ``LIFE``; those from before the recording, the largest first."""
     rows = np.zeros(len(lives), dtype=LIFE)
     rows['born'], rows['died'] = lives.start + 1, lives.freed + 1
@@ -153,6 +172,7 @@ def _by_birth(lives: Lifetimes, found: Categories) -> np.ndarray:
         rows[name] = getattr(lives, name)
     for name in ('category', 'rule', 'tensor'):
         rows[name] = getattr(found, name)
+    rows['at_end'] = _at_end(history, lives)
     return rows[np.lexsort((np.where(rows['born'] == 0, -rows['size'], 0), rows['born']))]
 
 

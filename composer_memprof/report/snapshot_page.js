@@ -8,6 +8,9 @@ class Page extends Lists {
     this.columns = columns;
     this.canvas = element('timeline');
     this.dark = matchMedia('(prefers-color-scheme: dark)');
+    this.tip = new Tip(element('plot'));
+    this.flame = new FlameGraph(this);
+    this.segmentMap = new SegmentMap(this);
     this.openDevice(0);
     this.listen();
   }
@@ -16,7 +19,10 @@ class Page extends Lists {
     this.timeline = new Timeline(this.header, this.columns, number);
     this.byTime = this.timeline.time !== null;
     this.chosen = null; // {block}, or all with the same {by, key}
-    this.moment = this.timeline.peak; // whose blocks are listed
+    const { failure, peak } = this.timeline;
+    this.listed = failure === null ? 'peak' : 'failure';
+    this.moment = failure ?? peak; // whose blocks are listed
+    element('at-failure').hidden = failure === null;
     this.clicked = null;
     this.shownRows = ROWS;
     element('axis').value = this.byTime ? 'time' : 'event';
@@ -24,6 +30,7 @@ class Page extends Lists {
     document.querySelectorAll('.facts').forEach((facts, index) => (facts.hidden = index !== number));
     this.clearFilters();
     this.offerKeys();
+    this.segmentMap.openDevice(number);
     this.reset();
   }
 
@@ -37,6 +44,7 @@ class Page extends Lists {
     // What is reserved stays in view, but does not press what is allocated to the floor.
     this.ceiling = Math.max(peak, Math.min(most, peak * 1.5), 1) * 1.03;
     [this.bottom, this.top] = [0, this.ceiling];
+    this.flame.zoomed = [];
     this.clearFilters();
     this.renew();
   }
@@ -103,17 +111,20 @@ class Page extends Lists {
     }
     for (const name of ['smallest', 'find']) on(name, 'input', () => { this.readFilters(); this.renew(); });
     on('reset', 'click', () => { this.chosen = null; this.reset(); });
-    on('at-peak', 'click', () => this.listAt(this.timeline.peak));
-    on('at-moment', 'click', () => this.listAt(this.clicked));
+    on('at-failure', 'click', () => this.listAt(this.timeline.failure, 'failure'));
+    on('at-peak', 'click', () => this.listAt(this.timeline.peak, 'peak'));
+    on('at-moment', 'click', () => this.listAt(this.clicked, 'clicked'));
     on('rows-by', 'change', () => { this.rowsBy = element('rows-by').value; this.shownRows = ROWS; this.list(); });
     on('more', 'click', () => { this.shownRows *= 4; this.list(); });
-    for (const button of document.querySelectorAll('.to-peak')) button.addEventListener('click', () => this.lookAtPeak());
+    for (const name of ['peak', 'failure']) {
+      for (const button of document.querySelectorAll(`.to-${name}`)) button.addEventListener('click', () => this.lookAt(name));
+    }
     on('timeline', 'wheel', (event) => this.wheel(event));
     on('timeline', 'pointerdown', (event) => this.press(event));
     on('timeline', 'pointermove', (event) => this.move(event));
     on('timeline', 'pointerup', (event) => this.release(event));
     on('timeline', 'pointercancel', () => { this.drag = null; this.drawOver(); });
-    on('timeline', 'pointerleave', () => { element('tip').hidden = true; });
+    on('timeline', 'pointerleave', () => this.tip.hide());
     on('timeline', 'dblclick', () => this.showAll());
     on('timeline', 'keydown', (event) => this.keydown(event));
     const pan = (event) => {
@@ -124,7 +135,7 @@ class Page extends Lists {
     on('overview', 'pointerdown', (event) => { element('overview').setPointerCapture(event.pointerId); pan(event); });
     on('overview', 'pointermove', pan);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
-    this.dark.addEventListener('change', () => { this.recolour(); this.draw(); });
+    this.dark.addEventListener('change', () => { this.recolour(); this.renew(); });
   }
 
   setAxis(byTime) {
@@ -149,15 +160,16 @@ class Page extends Lists {
     this.look(0, this.axis.length);
   }
 
-  lookAtPeak() {
-    const peak = this.axis.place(this.timeline.peak);
+  lookAt(name) {
+    const place = this.axis.place(this.timeline[name]);
     const half = Math.min(this.to - this.from, this.axis.length / 5) / 2;
-    this.look(peak - half, peak + half);
-    this.listAt(this.timeline.peak);
+    this.look(place - half, place + half);
+    this.listAt(this.timeline[name], name);
   }
 
-  listAt(moment) {
-    this.moment = moment;
+  // `name` says which moment it is: of the peak, of the failure, or where clicked.
+  listAt(moment, name) {
+    [this.moment, this.listed] = [moment, name];
     this.list();
     if (this.chosen?.by) this.describe();
   }
@@ -204,7 +216,7 @@ class Page extends Lists {
     const { id } = under;
     if (id === NOTHING) this.choose(null);
     else this.choose(id >= 0 ? { block: id } : { by: 'line', key: this.keyOf(id, 'line') });
-    if (this.moment !== this.timeline.peak) this.listAt(under.moment);
+    if (this.listed === 'clicked') this.listAt(under.moment, 'clicked');
     else this.list();
   }
 
@@ -216,24 +228,19 @@ class Page extends Lists {
   }
 
   showTip(event) {
-    const tip = element('tip');
     const under = this.drag?.moved ? null : this.under(event);
-    tip.hidden = !under;
-    if (!under) return;
+    if (!under) {
+      this.tip.hide();
+      return;
+    }
     const { id, moment } = under;
     const lines = [];
     if (id !== NOTHING) {
-      const { bytes, kind, frames } = this.wordsOf(id);
-      lines.push(make('strong', { textContent: bytes === undefined ? 'Smaller blocks' : humanBytes(bytes) }));
-      if (kind && id >= 0) lines.push(make('div', { textContent: kind }));
-      if (frames) lines.push(make('div', { textContent: this.framesWords(frames) }));
+      const { bytes } = this.wordsOf(id);
+      lines.push(make('strong', { textContent: bytes === undefined ? 'Smaller blocks' : humanBytes(bytes) }), ...this.tipLines(id));
     }
     lines.push(make('div', { className: 'hint', textContent: `${humanBytes(this.timeline.total[moment])} in all at ${this.whenWords(moment)}` }));
-    tip.replaceChildren(...lines);
-    const isRight = event.offsetX > this.canvas.clientWidth / 2;
-    tip.style.left = isRight ? 'auto' : `${event.offsetX + 14}px`;
-    tip.style.right = isRight ? `${this.canvas.clientWidth - event.offsetX + 14}px` : 'auto';
-    tip.style.top = `${Math.max(event.offsetY - 20, 0)}px`;
+    this.tip.show(lines, event.offsetX, event.offsetY - 20);
   }
 
   keydown(event) {

@@ -16,24 +16,34 @@ from typing import Any
 import markupsafe
 import numpy as np
 
+from composer_memprof.analysis.answer import notes_of
 from composer_memprof.analysis.categories import CATEGORIES, RULES
-from composer_memprof.analysis.frames import own_frames
+from composer_memprof.analysis.failure import OutOfMemoryEvent, failure_moment, out_of_memory_of
+from composer_memprof.analysis.frames import is_own, own_frames, within_library
 from composer_memprof.analysis.phases import placed
+from composer_memprof.analysis.reserved import is_caching
+from composer_memprof.analysis.segment_map import SegmentMap, segment_map
 from composer_memprof.analysis.snapshot import OOM, DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.analysis.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.packed import pack
 from composer_memprof.report.pages import CATEGORY_COLORS, PAGES
+from composer_memprof.report.places import within_words
+from composer_memprof.report.segments import segment_columns, segments_in_words
 from composer_memprof.words import human_bytes
 
 MAX_BYTES = 5_000_000
 _SCRIPTS = tuple(
-    f'snapshot_page{part}.js' for part in ('_data', '_picture', '_keys', '_canvas', '_lists', '')
+    f'snapshot_page{part}.js'
+    for part in ('_data', '_picture', '_keys', '_tip', '_canvas', '_lists', '_tree', '_flame', '_bars', '_segments', '')
 )  # each builds on those before
 #: Bytes of the page for each moment whose time is kept, those between being interpolated; and for each span that keeps
-#: its extremes where smaller blocks are summed up: 100,000 moments and 4,000 spans of a page as large as it may be.
-_BYTES_A_TIME, _BYTES_A_SPAN = 50, 1250
+#: its extremes where smaller blocks are summed up; and for each piece of the segments that is drawn: 100,000 moments,
+#: 4,000 spans and 10,000 pieces of a page as large as it may be.
+_BYTES_A_TIME, _BYTES_A_SPAN, _BYTES_A_PIECE = 50, 1250, 500
 #: What a name, a stack or the times without memory of a file that is not trusted may take of the page.
 _LONGEST_NAME, _DEEPEST_STACK, _MARKS = 300, 200, 50
+#: Frames of what asked for the memory that there was not.
+_ASKED = 4
 
 
 def write_snapshot_page(snapshot: Snapshot, path: Path, title: str, max_bytes: int = MAX_BYTES) -> None:
@@ -50,10 +60,16 @@ def snapshot_page(snapshot: Snapshot, title: str, max_bytes: int = MAX_BYTES) ->
     share = max_bytes // max(len(snapshot.devices), 1)
     spans, times = share // _BYTES_A_SPAN + 1, share // _BYTES_A_TIME + 16
     whole = [timeline_of(snapshot, history, spans) for history in snapshot.devices]
+    maps = [
+        segment_map(history, share // _BYTES_A_PIECE)
+        if is_caching(snapshot, history) and len(history.segments)
+        else None
+        for history in snapshot.devices
+    ]
     timelines = whole
     most = max((len(timeline.blocks) for timeline in whole), default=0)
     while True:
-        page = _render(snapshot, timelines, lines, title, times)
+        page = _render(snapshot, timelines, maps, lines, title, times)
         size = len(page.encode('utf-8'))
         if size <= max_bytes or most == 0:
             return page
@@ -70,10 +86,29 @@ class _Facts:
     peak: str
     moment: str
     reserved: str
+    failed: str
+    failed_moment: str
     drawn: str
 
 
-def _render(snapshot: Snapshot, timelines: list[Timeline], lines: Lines, title: str, most_times: int) -> str:
+@dataclass(frozen=True)
+class _Failure:
+    """What the page says of the failure that the snapshot was taken for."""
+
+    headline: str
+    sizes: str
+    error: str
+    asked: list[str]
+
+
+def _render(
+    snapshot: Snapshot,
+    timelines: list[Timeline],
+    maps: list[SegmentMap | None],
+    lines: Lines,
+    title: str,
+    most_times: int,
+) -> str:
     script = '\n'.join(_part(name) for name in _SCRIPTS)
     style = _part('snapshot_page.css')
     kind = snapshot.meta.device or 'device'
@@ -83,13 +118,16 @@ def _render(snapshot: Snapshot, timelines: list[Timeline], lines: Lines, title: 
     return PAGES.get_template('snapshot_page.html.j2').render(
         title=title,
         facts=facts,
-        error=snapshot.error,
-        oom=_out_of_memory(snapshot),
+        failure=_failure(snapshot, timelines),
+        has_segments=any(found is not None for found in maps),
+        notes=notes_of(snapshot),
         script=markupsafe.Markup(script),  # noqa: S704  # our own
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=pack(*_data(snapshot, timelines, lines, [fact.name for fact in facts], most_times)) if timelines else '',
+        data=pack(*_data(snapshot, timelines, maps, lines, [fact.name for fact in facts], most_times))
+        if timelines
+        else '',
     )
 
 
@@ -107,20 +145,32 @@ def _hash(text: str) -> str:
 
 
 def _facts(timeline: Timeline, kind: str, snapshot: Snapshot, history: DeviceHistory, most_times: int) -> _Facts:
-    moment = f'after event {timeline.peak:,} of {timeline.events:,}'
-    if timeline.time_us is not None:
-        moment += f', {_human_time(int(timeline.time_us[timeline.peak]))} from the first'
-    batch, phase = placed(history, snapshot.phases, timeline.peak)
-    if batch is not None:
-        moment += f', batch {batch}, {phase}'
+    failed = failure_moment(snapshot, history)
     reserved = '' if timeline.reserved is None else human_bytes(int(timeline.reserved.max()))
     return _Facts(
-        name=f'{kind} {timeline.device}' if kind != 'cpu' else 'cpu',
+        name=_device_name(kind, timeline.device),
         peak=human_bytes(timeline.peak_bytes),
-        moment=moment,
+        moment=_when(timeline, timeline.peak, snapshot, history),
         reserved=reserved,
+        failed='' if failed is None else human_bytes(int(timeline.total[failed])),
+        failed_moment='' if failed is None else _when(timeline, failed, snapshot, history),
         drawn=_how_drawn(timeline, most_times),
     )
+
+
+def _device_name(kind: str, number: int) -> str:
+    return 'cpu' if kind == 'cpu' else f'{kind} {number}'
+
+
+def _when(timeline: Timeline, moment: int, snapshot: Snapshot, history: DeviceHistory) -> str:
+    words = f'after event {moment:,} of {timeline.events:,}'
+    if timeline.time_us is not None:
+        words += f', {_human_time(int(timeline.time_us[moment]))} from the first'
+    return ', '.join([words, *_placed(*placed(history, snapshot.phases, moment))])
+
+
+def _placed(batch: int | None, phase: str) -> list[str]:
+    return [*([] if batch is None else [f'batch {batch}']), *([phase] if phase else [])]
 
 
 def _how_drawn(timeline: Timeline, most_times: int) -> str:
@@ -149,71 +199,101 @@ def _human_time(time_us: int) -> str:
     return f'{time_us / 1000:.1f} ms' if time_us < 10_000_000 else f'{time_us / 1e6:.2f} s'
 
 
-def _out_of_memory(snapshot: Snapshot) -> str:
-    oom = snapshot.oom
-    if oom is None:
-        return ''
-    known = [
-        f'{human_bytes(size)} {word}'
-        for word, size in (
-            ('asked for', oom.requested),
+def _failure(snapshot: Snapshot, timelines: list[Timeline]) -> _Failure | None:
+    oom = out_of_memory_of(snapshot, [(timeline.total, timeline.reserved) for timeline in timelines])
+    if snapshot.oom is not None and oom is not None:
+        return _out_of_memory(snapshot, oom)
+    if not snapshot.error:
+        return None
+    history = next(iter(snapshot.devices), None)
+    where = [] if history is None else _placed(*placed(history, snapshot.phases, len(history.action)))
+    return _Failure(', '.join(['Training broke off', *where]), '', snapshot.error, [])
+
+
+def _out_of_memory(snapshot: Snapshot, oom: OutOfMemoryEvent) -> _Failure:
+    where = '' if oom.device is None else f' on {_device_name(snapshot.meta.device or "device", oom.device)}'
+    asked = '' if oom.requested is None else f': {human_bytes(oom.requested)} asked for'
+    sizes = [
+        f'{human_bytes(size)} {words}'
+        for words, size in (
+            ('free on the device', oom.free),
             ('allocated', oom.allocated),
             ('reserved', oom.reserved),
-            ('free on the device', oom.free),
             ('in all', oom.total),
         )
         if size is not None
     ]
-    return ', '.join(known) or (oom.message or '')
+    return _Failure(
+        headline=', '.join([f'Out of memory{where}', *_placed(oom.batch, oom.phase)]) + asked,
+        sizes=' · '.join(sizes),
+        error=snapshot.error or oom.message or '',
+        asked=[str(frame) for frame in oom.asked[:_ASKED]],
+    )
 
 
 # -- in numbers, as snapshot_page_data.js reads them ----------------------------------------------------------------
 
 
 def _data(
-    snapshot: Snapshot, timelines: list[Timeline], lines: Lines, names: list[str], most_times: int
+    snapshot: Snapshot,
+    timelines: list[Timeline],
+    maps: list[SegmentMap | None],
+    lines: Lines,
+    names: list[str],
+    most_times: int,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     curves = [timeline.smaller.lines for timeline in timelines]
     used = np.unique(np.concatenate([[0], *(timeline.blocks['stack'] for timeline in timelines)])).astype(np.int64)
     used_lines = np.unique(np.concatenate([lines.of_stack[used], *curves]))
     frames = _Frames()
-    paths: dict[Stack, int] = {}
-    path_of_stack = [paths.setdefault(own_frames(snapshot.stacks[stack]), len(paths)) for stack in used]
+    paths: dict[tuple[Stack, Frame | None], int] = {}
+    path_of_stack = []
+    for stack in used:
+        own = own_frames(snapshot.stacks[stack])
+        path_of_stack.append(paths.setdefault((own, within_library(snapshot.stacks[stack], own)), len(paths)))
     header: dict[str, Any] = {
         'stacks': [frames.indices(snapshot.stacks[stack]) for stack in used],
-        'paths': [frames.indices(path) for path in paths],
+        'paths': [frames.indices(path) for path, _ in paths],
+        'pathsWithin': [_within(within) for _, within in paths],
         'lines': [frames.indices(() if frame is None else (frame,)) for frame in (lines.frames[i] for i in used_lines)],
+        'linesWithin': [_within(lines.within[i]) for i in used_lines],
         'modules': [module[-_LONGEST_NAME:] for module in snapshot.modules],
         'phases': snapshot.phases.names,
         'categories': [category.replace('_', ' ') for category in CATEGORIES],
         'categoryColours': [CATEGORY_COLORS[category] for category in CATEGORIES],
         'rules': RULES,
         'tensors': [name[-_LONGEST_NAME:] for name in snapshot.tensors.names],
+        'outOfMemory': snapshot.oom is not None,
         'devices': [],
     }
     columns = {
         'lineOfStack': np.searchsorted(used_lines, lines.of_stack[used]).astype(np.int32),
         'pathOfStack': np.array(path_of_stack, dtype=np.int32),
     }
-    for number, (timeline, history) in enumerate(zip(timelines, snapshot.devices)):
+    for number, (timeline, found, history) in enumerate(zip(timelines, maps, snapshot.devices)):
         smaller = timeline.smaller
         header['devices'].append(
             {
                 'name': names[number],
                 'events': timeline.events,
                 'peak': timeline.peak,
-                'outOfMemory': (np.flatnonzero(history.action == OOM)[:_MARKS] + 1).tolist(),
+                'failure': failure_moment(snapshot, history),
+                'outOfMemory': np.flatnonzero(history.action == OOM)[:_MARKS].tolist(),
                 'smallerBlocks': smaller.blocks,
                 'curves': np.searchsorted(used_lines, smaller.lines).tolist(),
                 'curveCategories': smaller.categories.tolist(),
+                'segments': None if found is None else segments_in_words(found),
             }
         )
         parts = _device_columns(timeline, history, snapshot, most_times)
         parts['stack'] = np.searchsorted(used, timeline.blocks['stack']).astype(np.int32)
+        if found is not None:
+            parts.update(segment_columns(found, timeline, history))
         columns.update({f'{number}.{name}': column for name, column in parts.items()})
     header['frames'] = frames.listed
     header['files'] = list(frames.files)
     header['names'] = list(frames.names)
+    header['ownFiles'] = [int(is_own(file)) for file in frames.whole_paths]
     return header, columns
 
 
@@ -253,6 +333,10 @@ def _device_columns(
     return columns
 
 
+def _within(frame: Frame | None) -> str:
+    return '' if frame is None else within_words(frame)[:_LONGEST_NAME]
+
+
 def _changes(values: np.ndarray, most: int) -> np.ndarray:
     """Where a curve begins, and where it is other than before; of a curve with very many steps, its extremes."""
     found = np.append(0, np.flatnonzero(np.diff(values)) + 1)
@@ -280,6 +364,7 @@ class _Frames:
         self.listed: list[tuple[int, int, int]] = []
         self.files: dict[str, int] = {}
         self.names: dict[str, int] = {}
+        self.whole_paths: list[str] = []  # of each file, which the page may have cut
         self._known: dict[Frame, int] = {}
 
     def indices(self, stack: Stack) -> list[int]:
@@ -289,6 +374,8 @@ class _Frames:
         index = self._known.setdefault(frame, len(self.listed))
         if index == len(self.listed):
             file, name = frame.filename[-_LONGEST_NAME:], frame.name[:_LONGEST_NAME]
+            if file not in self.files:
+                self.whole_paths.append(frame.filename)
             self.listed.append(
                 (self.files.setdefault(file, len(self.files)), frame.line, self.names.setdefault(name, len(self.names)))
             )

@@ -24,8 +24,9 @@ class Canvases extends Keys {
     const ratio = Math.min(devicePixelRatio || 1, 2);
     const [wide, high] = [canvas.clientWidth, canvas.clientHeight];
     const strip = this.stripHeight();
-    this.box = { left: GUTTER.left, top: GUTTER.top, width: Math.max(wide - GUTTER.left - 6, 10) };
-    this.box.height = Math.max(high - GUTTER.top - GUTTER.axis - strip, 10);
+    const top = GUTTER.top * (timeline.failure !== null || timeline.outOfMemory.length ? 2 : 1); // a second row of labels
+    this.box = { left: GUTTER.left, top, width: Math.max(wide - GUTTER.left - 6, 10) };
+    this.box.height = Math.max(high - top - GUTTER.axis - strip, 10);
     this.ratio = ratio;
     const [width, height] = [Math.round(this.box.width * ratio), Math.round(this.box.height * ratio)];
     if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(high * ratio) || !this.image) {
@@ -88,8 +89,8 @@ class Canvases extends Keys {
     this.drawReserved(ink, colour);
     ink.restore();
     within(0, this.canvas.clientHeight);
+    this.drawFailures(ink);
     this.drawMark(ink, this.timeline.peak, `peak ${humanBytes(this.timeline.total[this.timeline.peak])}`, 'mark');
-    for (const moment of this.timeline.outOfMemory) this.drawMark(ink, moment, 'out of memory', 'mark');
     if (this.clicked !== null) this.drawMark(ink, this.clicked, '', 'accent');
     this.drawPhases(ink, colour);
     if (this.drag?.moved) {
@@ -151,13 +152,28 @@ class Canvases extends Keys {
     ink.fillText('reserved', this.box.left + 6, first - 3 > this.box.top + 12 ? first - 3 : first + 16);
   }
 
-  drawMark(ink, moment, words, name) {
+  // Where memory ran out, the last time first, and where the training failed; above the peak's label.
+  drawFailures(ink) {
+    const { failure, outOfMemory } = this.timeline;
+    const labelled = [];
+    for (const moment of new Set([failure, ...outOfMemory.toReversed()])) {
+      if (moment === null) continue;
+      const x = this.x(this.axis.place(moment));
+      const isFree = labelled.every((other) => Math.abs(other - x) > 110);
+      const words = outOfMemory.includes(moment) || this.header.outOfMemory ? 'out of memory' : 'broke off';
+      this.drawMark(ink, moment, isFree ? words : '', 'failed', GUTTER.top);
+      if (isFree) labelled.push(x);
+    }
+  }
+
+  drawMark(ink, moment, words, name, above = 0) {
     const style = getComputedStyle(document.body);
     const [colour, ground] = [name, 'ground'].map((found) => style.getPropertyValue(`--${found}`));
     const x = this.x(this.axis.place(moment));
     if (x < this.box.left - 1 || x > this.box.left + this.box.width + 1) return;
     ink.beginPath();
-    ink.moveTo(x, this.box.top);
+    const top = this.box.top - above;
+    ink.moveTo(x, top);
     ink.lineTo(x, this.box.top + this.box.height);
     ink.strokeStyle = ground; // around it, so that it is seen on any band
     ink.lineWidth = 3.5;
@@ -168,14 +184,14 @@ class Canvases extends Keys {
     ink.lineWidth = 1;
     if (!words) return;
     ink.beginPath();
-    ink.moveTo(x - 5, this.box.top - 7);
-    ink.lineTo(x + 5, this.box.top - 7);
-    ink.lineTo(x, this.box.top);
+    ink.moveTo(x - 5, top - 7);
+    ink.lineTo(x + 5, top - 7);
+    ink.lineTo(x, top);
     ink.fill();
     const onLeft = x > this.box.left + this.box.width - ink.measureText(words).width - 16;
     ink.textAlign = onLeft ? 'right' : 'left';
     ink.textBaseline = 'alphabetic';
-    ink.fillText(words, x + (onLeft ? -9 : 9), this.box.top - 4);
+    ink.fillText(words, x + (onLeft ? -9 : 9), top - 4);
   }
 
   // Under the timeline: what the training did, and below it which batch.

@@ -42,6 +42,7 @@ class Timeline {
     const device = header.devices[number];
     this.events = device.events;
     this.peak = device.peak;
+    this.failure = device.failure; // the moment at which the training failed, or null
     this.outOfMemory = device.outOfMemory;
     this.curves = device.curves; // the line of each
     this.curveCategories = device.curveCategories;

@@ -18,8 +18,8 @@ class Keys {
     });
     this.keys = {
       category: { of: timeline.category, curves: timeline.curveCategories, words: (key) => header.categories[key] },
-      line: { of: timeline.line, curves: timeline.curves, words: (key) => this.framesWords(header.lines[key]) },
-      'call path': { of: timeline.path, curves: [], words: (key) => this.framesWords(header.paths[key]) },
+      line: { of: timeline.line, curves: timeline.curves, words: (key) => this.framesWords(header.lines[key]), within: (key) => header.linesWithin[key] },
+      'call path': { of: timeline.path, curves: [], words: (key) => this.framesWords(header.paths[key]), within: (key) => header.pathsWithin[key] },
       module: { of: timeline.module, curves: [], words: (key) => header.modules[key] || 'no module' },
       phase: { of: phaseOf, curves: [], words: (key) => (key ? `allocated in ${header.phases[key - 1]}` : 'allocated before') },
     };
@@ -96,7 +96,7 @@ class Keys {
   frameWords(frame) {
     const { frames, files, names } = this.header;
     const [file, line, name] = frames[frame];
-    return { name: names[name], where: line ? `${files[file]}:${line}` : files[file] };
+    return { name: names[name], where: line ? `${files[file]}:${line}` : files[file].replace('??', '') };
   }
 
   // In one line: the function, and the file with its folder's name.
@@ -105,9 +105,23 @@ class Keys {
     return frames
       .map((frame) => {
         const { name, where } = this.frameWords(frame);
-        return `${name} ${where.split('/').slice(-2).join('/')}`;
+        return `${name} ${where.split('/').slice(-2).join('/')}`.trimEnd();
       })
       .join('  ←  ');
+  }
+
+  // With the library's frame that asked, where the user's own frames do not tell.
+  wholeWords(name, key) {
+    const { words, within } = this.keys[name];
+    return [words(key), within?.(key)].filter(Boolean).join(' ');
+  }
+
+  momentWords() {
+    return { failure: 'at the failure', peak: 'at the peak', clicked: 'where clicked' }[this.listed];
+  }
+
+  filtersWords() {
+    return this.smallest || this.found ? ', of what the filters let through' : '';
   }
 
   whenWords(moment) {
@@ -124,8 +138,19 @@ class Keys {
     const category = header.categories[this.keyOf(id, 'category')];
     if (id >= 0) {
       const kind = [category, header.tensors[timeline.tensor[id]]].filter(Boolean).join(' ');
-      return { bytes: timeline.size[id], kind, frames: header.paths[timeline.path[id]] };
+      const path = timeline.path[id];
+      return { bytes: timeline.size[id], kind, frames: header.paths[path], within: header.pathsWithin[path] };
     }
-    return { kind: category ?? '', frames: header.lines[timeline.curves[FIRST_CURVE - id]] };
+    const line = timeline.curves[FIRST_CURVE - id];
+    return { kind: category ?? '', frames: header.lines[line], within: header.linesWithin[line] };
+  }
+
+  // What a tip says of a block beside its size.
+  tipLines(id) {
+    const { kind, frames, within } = this.wordsOf(id);
+    const lines = kind && id >= 0 ? [make('div', { textContent: kind })] : [];
+    if (within) lines.push(make('div', { className: 'hint', textContent: within }));
+    if (frames) lines.push(make('div', { textContent: this.framesWords(frames) }));
+    return lines;
   }
 }

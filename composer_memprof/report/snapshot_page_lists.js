@@ -31,8 +31,9 @@ class Lists extends Canvases {
     const { timeline, moment } = this;
     const total = timeline.total[moment];
     element('live-title').textContent = `${humanBytes(total)} allocated at ${this.whenWords(moment)}`;
-    element('at-peak').setAttribute('aria-pressed', String(moment === timeline.peak));
-    element('at-moment').setAttribute('aria-pressed', String(moment !== timeline.peak));
+    for (const [id, name] of [['at-failure', 'failure'], ['at-peak', 'peak'], ['at-moment', 'clicked']]) {
+      element(id).setAttribute('aria-pressed', String(this.listed === name));
+    }
     element('at-moment').disabled = this.clicked === null;
     const rows = this.rowsBy ? this.groupRows(moment) : this.blockRows(moment);
     element('rows').replaceChildren(...rows.slice(0, this.shownRows).map((row) => this.row(row, total)));
@@ -41,6 +42,8 @@ class Lists extends Canvases {
     element('more').hidden = !rest.length;
     element('more').textContent = `${humanCount(rest.length)} more, ${humanBytes(rest.reduce((sum, row) => sum + row.bytes, 0))}`;
     this.explainColours();
+    this.flame.renew();
+    this.segmentMap.draw();
   }
 
   // What the colours mean, and what each comes to at the listed moment; a click chooses it.
@@ -50,9 +53,9 @@ class Lists extends Canvases {
     const shown = groups.slice(0, LEGEND).map(({ key, bytes }) =>
       make(
         'button',
-        { type: 'button', title: this.keys[colourBy].words(key), onclick: () => this.choose({ by: colourBy, key }) },
+        { type: 'button', title: this.wholeWords(colourBy, key), onclick: () => this.choose({ by: colourBy, key }) },
         this.swatch(key),
-        make('span', { textContent: this.keys[colourBy].words(key) }),
+        make('span', { textContent: this.wholeWords(colourBy, key) }),
         make('b', { textContent: humanBytes(bytes) }),
       ));
     if (groups.length > LEGEND) shown.push(make('span', { className: 'hint', textContent: `and ${humanCount(groups.length - LEGEND)} more` }));
@@ -64,8 +67,8 @@ class Lists extends Canvases {
     const blocks = timeline.liveAt(moment).filter((block) => this.isShown(block));
     blocks.sort((one, other) => timeline.size[other] - timeline.size[one]);
     return blocks.map((block) => {
-      const { kind, frames, bytes } = this.wordsOf(block);
-      return { bytes, blocks: '', largest: block, words: `${kind} · ${this.framesWords(frames)}`, chosen: { block } };
+      const { kind, frames, within, bytes } = this.wordsOf(block);
+      return { bytes, blocks: '', largest: block, words: `${kind} · ${this.framesWords(frames)}`, within, chosen: { block } };
     });
   }
 
@@ -76,20 +79,21 @@ class Lists extends Canvases {
       largest,
       blocks: blocks ? `${blocksInWords(blocks)}${summed ? ' +' : ''}` : 'smaller',
       words: key < 0 ? 'smaller blocks, not told apart' : this.keys[by].words(key),
+      within: key < 0 ? '' : this.keys[by].within?.(key),
       chosen: { by, key },
     }));
   }
 
-  row({ bytes, blocks, largest, words, chosen }, total) {
+  row({ bytes, blocks, largest, words, within, chosen }, total) {
     const share = (100 * bytes) / Math.max(total, 1);
     const button = make(
       'button',
-      { type: 'button', title: words, onclick: () => this.choose(chosen) },
+      { type: 'button', title: within ? `${words} ${within}` : words, onclick: () => this.choose(chosen) },
       this.swatch(this.keyOf(largest, this.colourBy)),
       make('span', { className: 'number', textContent: humanBytes(bytes) }),
       make('span', { className: 'number', textContent: `${share.toFixed(1)} %` }),
       make('span', { className: 'number blocks', textContent: blocks }),
-      make('span', { className: 'where', textContent: words }),
+      make('span', { className: 'where' }, words, ...(within ? [make('span', { textContent: ` ${within}` })] : [])),
     );
     button.style.setProperty('--share', `${share}%`);
     return make('li', {}, button);
@@ -104,7 +108,15 @@ class Lists extends Canvases {
   choose(chosen) {
     this.chosen = chosen;
     this.draw();
+    this.flame.mark();
+    this.segmentMap.draw();
     this.describe();
+  }
+
+  // Blocks and curves that are no one's key: a piece of the flame graph, a segment. `of` and `curves` have 1 for each.
+  choosePart({ of, curves, words, about, actions, node }) {
+    this.keys.part = { of, curves, words };
+    this.choose({ by: 'part', key: 1, about, actions, node });
   }
 
   describe() {
@@ -112,11 +124,14 @@ class Lists extends Canvases {
     const panel = element('chosen');
     if (!chosen) {
       panel.replaceChildren(element('help').content.cloneNode(true));
+    } else if (chosen.about) {
+      panel.replaceChildren(...chosen.about());
     } else if (chosen.block !== undefined) {
       panel.replaceChildren(...this.aboutBlock(chosen.block));
     } else {
       panel.replaceChildren(...this.aboutGroup(chosen));
     }
+    panel.classList.toggle('holds', chosen !== null);
     panel.scrollTop = 0;
   }
 
@@ -143,14 +158,14 @@ class Lists extends Canvases {
     ];
   }
 
-  aboutGroup({ by, key }) {
+  aboutGroup({ by, key, actions: more }) {
     const { timeline } = this;
     const group = this.groupsAt(this.moment, by).find((found) => found.key === key);
     const blocks = [...timeline.born.keys()].filter((block) => this.keyOf(block, by) === key);
-    const facts = [[this.moment === timeline.peak ? 'at the peak' : 'where clicked', blocksInWords(group?.blocks ?? 0)]];
+    const facts = [[this.momentWords(), blocksInWords(group?.blocks ?? 0)]];
     facts.push(['in all', `${blocksInWords(blocks.length)} drawn exactly`]);
     if (group?.summed) facts.push(['and', 'smaller blocks, hatched']);
-    const actions = make('div', { className: 'actions' }, this.letGo());
+    const actions = make('div', { className: 'actions' }, ...(more?.() ?? []), this.letGo());
     if (blocks.length) {
       const largest = blocks.reduce((one, other) => (timeline.size[other] > timeline.size[one] ? other : one));
       const words = `Its largest block, ${humanBytes(timeline.size[largest])}`;
@@ -158,7 +173,7 @@ class Lists extends Canvases {
     }
     return [
       make('div', { className: 'size' }, this.swatch(this.keyOf(group?.largest ?? blocks[0], this.colourBy)), humanBytes(group?.bytes ?? 0)),
-      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.keys[by].words(key) }),
+      make('p', { textContent: key < 0 ? 'Smaller blocks, not told apart' : this.wholeWords(by, key) }),
       this.factList(facts),
       actions,
       ...this.waysHere(blocks),
@@ -198,7 +213,9 @@ class Lists extends Canvases {
     const own = this.header.paths[this.columns.pathOfStack[stack]];
     const details = make('details', {}, make('summary', { textContent: `All ${frames.length} frames, innermost first` }));
     details.addEventListener('toggle', () => details.children.length > 1 || details.append(this.frameList(frames, own)));
-    return [this.frameList(own, own), details];
+    const within = this.header.pathsWithin[this.columns.pathOfStack[stack]];
+    const more = within ? [make('p', { className: 'hint', textContent: within })] : [];
+    return [...more, this.frameList(own, own), details];
   }
 
   frameList(frames, own) {

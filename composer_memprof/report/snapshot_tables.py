@@ -11,11 +11,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from composer_memprof.analysis.answer import DeviceAnswer, OutOfMemoryEvent, SnapshotAnswer
+from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer
 from composer_memprof.analysis.diff import DeviceDiff, Diff
+from composer_memprof.analysis.failure import OutOfMemoryEvent
 from composer_memprof.analysis.holders import Holder
 from composer_memprof.analysis.peak import Peak
 from composer_memprof.analysis.snapshot import Frame
+from composer_memprof.report.places import within_words
 from composer_memprof.words import human_bytes
 
 _STACKS, _MODULES, _GROWING = 12, 8, 3
@@ -108,7 +110,7 @@ def _idle(device: DeviceAnswer) -> Iterator[RenderableType]:
     for growing in lost.growing[:_GROWING]:
         idle = f', while up to {human_bytes(growing.idle)} lay idle' if growing.idle else ''
         yield _indented(Text(f'{human_bytes(growing.bytes)} in {_count(growing.times, "segment")}{idle}'))
-        yield _frames(growing.frames, growing.folded)
+        yield _frames(growing.frames, growing.folded, growing.within)
     yield Text()
 
 
@@ -144,7 +146,7 @@ def _growth(device: DeviceAnswer) -> Iterator[RenderableType]:
         for place in growth.growing[:_GROWING]:
             size = f'{human_bytes(place.per_batch)} a batch, to {human_bytes(place.at_end[-1])}'
             yield _indented(Text(size))
-            yield _frames(place.frames, place.folded)
+            yield _frames(place.frames, place.folded, place.within)
         yield from _rest('places', [place.at_end[-1] for place in growth.growing[_GROWING:]])
         yield Text()
     if growth.held_bytes > _HELD * device.peak.bytes:
@@ -167,6 +169,8 @@ def _oom(oom: OutOfMemoryEvent) -> RenderableType:
     for words in (_place(oom.batch, oom.phase), sizes):
         if words:
             parts.append(_indented(Text(', '.join(words))))
+    if oom.message:
+        parts.append(_indented(Text(oom.message, overflow='fold')))
     if oom.asked:
         parts.append(_frames(oom.asked, 0))
     return Group(*parts)
@@ -178,16 +182,18 @@ def _holders(holders: Sequence[Holder], whole: int, most: int = _STACKS) -> Iter
         before = ', made earlier' if holder.before else ''
         what = f'{_words(holder.category)}, {_count(holder.blocks, "block")}{before}'
         yield _indented(_sized(holder.bytes, whole, what))
-        yield _frames(holder.frames, holder.folded)
+        yield _frames(holder.frames, holder.folded, holder.within)
     yield from _rest('places', [holder.bytes for holder in holders[most:]])
 
 
-def _frames(frames: Sequence[Frame], folded: int) -> RenderableType:
-    lines = [_frame(frame) for frame in frames[:_FRAMES]] or [_NO_STACK]
+def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None) -> RenderableType:
+    lines = [Text(_frame(frame), overflow='fold') for frame in frames[:_FRAMES]] or [Text(_NO_STACK)]
+    if within is not None:
+        lines.insert(0, Text(within_words(within), style='dim', overflow='fold'))
     folded += len(frames[_FRAMES:])
     if folded:
-        lines.append(f'… {_count(folded, "frame")}, of torch or further out')
-    return Padding(Group(*(Text(line, overflow='fold') for line in lines)), (0, 0, 0, 6), expand=False)
+        lines.append(Text(f'… {_count(folded, "frame")}, of torch or further out'))
+    return Padding(Group(*lines), (0, 0, 0, 6), expand=False)
 
 
 def _frame(frame: Frame) -> str:
@@ -223,7 +229,7 @@ def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
         blocks = f'{place.blocks_before} to {_count(place.blocks_after, "block")}'
         line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_words(place.category)}, {blocks}')
         yield _indented(line)
-        yield _frames(place.frames, place.folded)
+        yield _frames(place.frames, place.folded, place.within)
     yield from _rest('places', [place.bytes for place in places[_STACKS:]])
     yield Text()
 
