@@ -1,12 +1,13 @@
 """The callbacks, and the names that YAML knows them by (the same in LLM Foundry, through its entry points)."""
 
+from composer_memprof.callbacks.flops import Flops
 from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
 from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
 
-__all__ = ['CALLBACKS', 'FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = ['CALLBACKS', 'FSDPMemTracker', 'Flops', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
 
-_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker)
+_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker, Flops)
 CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}
