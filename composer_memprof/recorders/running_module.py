@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Optional
 
 import torch
 from torch import nn
@@ -31,10 +32,10 @@ class RunningModule:
         self._stack: list[int] = []
         self._forward: _Marks = []
         # Backward nodes that a reentrant checkpoint makes run in a backward pass of their own, right after it.
-        self._recomputed: _Marks | None = None
+        self._recomputed: Optional[_Marks] = None
         self._marks_of_pass: dict[int, _Marks] = {}
 
-    def enter(self, module: nn.Module) -> int | None:
+    def enter(self, module: nn.Module) -> Optional[int]:
         """Returns the module's number, or None if it is no one to be told apart."""
         number = self._numbers.get(id(module))
         if number is None:
@@ -51,19 +52,30 @@ class RunningModule:
         marks.append((dispatch.next_sequence_number(), number))
         return number
 
-    def leave(self, module: nn.Module) -> None:
+    def leave(self, module: nn.Module) -> Optional[int]:
+        """Returns the module's number, or None if it was not entered."""
         number = self._numbers.get(id(module))
         if number is None or number not in self._stack:
-            return
+            return None
         while self._stack.pop() != number:  # one whose forward was cut short
             pass
         marks = self._forward if self._recomputed is None else self._recomputed
         marks.append((dispatch.next_sequence_number(), self._stack[-1] if self._stack else OUTSIDE))
+        return number
+
+    def leave_all(self) -> None:
+        """Forwards that were cut short are over."""
+        self._stack = []
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a module's forward runs."""
+        return bool(self._stack)
 
     @property
     def recomputes(self) -> bool:
         """Whether a module's forward runs within a backward pass."""
-        return bool(self._stack) and dispatch.in_backward()
+        return self.is_inside and dispatch.in_backward()
 
     def current(self) -> int:
         """The number of the module that the operation that runs now belongs to, or ``OUTSIDE``."""
