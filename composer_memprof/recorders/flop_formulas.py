@@ -47,8 +47,8 @@ def name_of(operation: Any) -> str:
 
 
 def computes(operation: Any) -> bool:
-    """Whether it does more than to look at its argument in another way."""
-    return not getattr(operation, 'is_view', False)
+    """Whether it does more than to look at its argument in another way, or to mark a place in a trace."""
+    return not getattr(operation, 'is_view', False) and getattr(operation, 'namespace', '') != 'profiler'
 
 
 # -- ours -------------------------------------------------------------------------------------------------------------

@@ -252,18 +252,23 @@ class FlopsRecorder:
             within = _by_phase(own[OUTSIDE])
             rows.append(ModuleFlops(**within, name=OUTSIDE_NAME, type='', own_flops=within['flops'], calls=0))
         inclusive: dict[str, list[Any]] = defaultdict(list)
+        exclusive: dict[str, list[Any]] = defaultdict(list)
         for number, counted in own.items():
             if number != OUTSIDE:
-                for ancestor in _lineage(self._modules[number][0]):
+                name = plain_name(self._modules[number][0])
+                exclusive[name] += counted
+                for ancestor in _lineage(name):
                     inclusive[ancestor] += counted
-        for number, (name, module) in enumerate(self._modules):
+        # Of a wrapper and what it wraps, the latter.
+        last = {plain_name(name): number for number, (name, _) in enumerate(self._modules)}
+        for name, number in last.items():
             if inclusive[name] or self._module_calls[number]:
                 rows.append(
                     ModuleFlops(
                         **_by_phase(inclusive[name]),
-                        name=plain_name(name),
-                        type=type(module).__name__,
-                        own_flops=_by_phase(own.get(number, []))['flops'],
+                        name=name,
+                        type=type(self._modules[number][1]).__name__,
+                        own_flops=_by_phase(exclusive[name])['flops'],
                         calls=self._module_calls[number],
                     )
                 )
