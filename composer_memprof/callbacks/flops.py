@@ -48,8 +48,8 @@ class Flops(ProfilingCallback):
     ``.json`` and the same in short as ``.txt``; an evaluation that is counted ends training's window, and training
     goes on in another.
 
-    A model that ``torch.compile`` was used on, if only on a part, is timed, but not traced. Where functions are compiled, a shape's first batch is
-    left to the compiler and the second is traced.
+    A model that ``torch.compile`` was used on, if only on a part, is timed, but not traced. Where functions are
+    compiled, a shape's first batch is left to the compiler and the second is traced.
 
     >>> from composer_memprof import Flops
     >>> callback = Flops(log_every_n_batches=10, stages=['train', 'eval'])
