@@ -545,6 +545,12 @@ def test_a_function_first_met_in_a_trace_is_compiled_afterwards() -> None:
     assert len(compiled) == 1
 
 
+def test_two_of_them_count_the_same() -> None:
+    train(Flops(), Flops(), batches=3)
+    first, second = written()
+    assert first['batch_flops'] == second['batch_flops'] == REGRESSION
+
+
 def test_an_exception_in_the_traced_batch_passes_and_leaves_nothing() -> None:
     class Failing(Regression):
         def loss(self, outputs: Any, batch: Any) -> Tensor:

@@ -83,6 +83,15 @@ def _inherit_flags(above: Any, mode: Any) -> None:
         getattr(above, flags)[-1] = getattr(mode, flags).pop()
 
 
+def _compile_nothing() -> Callable[[], None]:
+    """What is compiled already runs so meanwhile; what is not, runs as it was written.
+
+    Under a dispatch mode torch.compile would give up on a function that it meets for the first time, for good.
+    """
+    stance = torch.compiler.set_stance('eager_on_recompile')
+    return lambda: stance.__exit__(None, None, None)
+
+
 class _Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -108,6 +117,7 @@ class _Watch(TorchDispatchMode):
         self._undo = [hook.remove for hook in hooks]
         self._undo.append(self._patch_resize())
         self._undo.append(self._let_pass())
+        self._undo.append(_compile_nothing())
         self.__enter__()
 
     def _end(self) -> None:

@@ -8,7 +8,7 @@ print(recorder.result.batch_flops)
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
@@ -124,18 +124,18 @@ class FlopsRecorder:
         self.result: Optional[BatchFlops] = None
         #: What has gone wrong inside of an operation of the training; nothing is counted after it.
         self.error: Optional[Exception] = None
-        self._undo: Optional[Callable[[], None]] = None
+        self._is_recording = False
         self.restart()
 
     @property
     def is_recording(self) -> bool:
-        return self._undo is not None
+        return self._is_recording
 
     def start(self) -> None:
         """Begin to count."""
-        if self._undo is not None:
+        if self._is_recording:
             raise RuntimeError('this recorder is active already')
-        self._undo = _compile_nothing()
+        self._is_recording = True
         dispatch.listen(self)
 
     def stop(self) -> BatchFlops:
@@ -152,10 +152,8 @@ class FlopsRecorder:
 
     def cancel(self) -> None:
         """End without a result."""
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            dispatch.stop_listening(self)
-            undo()
+        self._is_recording = False
+        dispatch.stop_listening(self)
 
     def restart(self) -> None:
         """Forget what was counted: the batch is run anew."""
@@ -299,12 +297,3 @@ def _lineage(name: str) -> list[str]:
     """``'a.b'``: ``['', 'a', 'a.b']``."""
     parts = name.split('.') if name else []
     return ['.'.join(parts[:length]) for length in range(len(parts) + 1)]
-
-
-def _compile_nothing() -> Callable[[], None]:
-    """What is compiled already runs so meanwhile; what is not, runs as it was written.
-
-    Under a dispatch mode torch.compile would give up on a function that it meets for the first time, for good.
-    """
-    stance = torch.compiler.set_stance('eager_on_recompile')
-    return lambda: stance.__exit__(None, None, None)
