@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from composer_memprof.callbacks import (
+        Flops,
         FSDPMemTracker,
         HostRSS,
         MemorySnapshot,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     'FSDPMemTracker',
+    'Flops',
     'HostRSS',
     'MemProfiler',
     'MemorySnapshot',

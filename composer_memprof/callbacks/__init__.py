@@ -1,5 +1,6 @@
 """The callbacks, and the names that YAML knows them by (the same in LLM Foundry, through its entry points)."""
 
+from composer_memprof.callbacks.flops import Flops
 from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.mem_profiler import MemProfiler
@@ -10,6 +11,7 @@ from composer_memprof.callbacks.torch_profiler import TorchProfiler
 __all__ = [
     'CALLBACKS',
     'FSDPMemTracker',
+    'Flops',
     'HostRSS',
     'MemProfiler',
     'MemorySnapshot',
@@ -17,5 +19,13 @@ __all__ = [
     'TorchProfiler',
 ]
 
-_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker, MemProfiler)
+_ALL = (
+    MemorySnapshot,
+    TorchProfiler,
+    HostRSS,
+    SavedTensorsHook,
+    FSDPMemTracker,
+    MemProfiler,
+    Flops,
+)
 CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}

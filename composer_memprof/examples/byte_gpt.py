@@ -63,6 +63,7 @@ class ByteGPT(ComposerModel):
                 raise ValueError(f'{name}={size!r} is not allowed; it must be a whole number above 0')
         if d_model % n_heads:
             raise ValueError(f'd_model={d_model} is not allowed; it must be a multiple of n_heads={n_heads}')
+        self.d_model, self.n_heads, self.n_layers, self.vocab_size = d_model, n_heads, n_layers, VOCAB_SIZE
         self.byte_embedding = nn.Embedding(VOCAB_SIZE, d_model)
         self.position_embedding = nn.Embedding(max_seq_len, d_model)
         self.blocks = Blocks(*(Block(d_model, n_heads) for _ in range(n_layers)))

@@ -20,3 +20,8 @@ def is_compiled(model: torch.nn.Module) -> bool:
         )
         for module in model.modules()
     )
+
+
+def may_compile() -> bool:
+    """Whether this process has used ``torch.compile`` on anything, a function, say. Private in torch; read on 2.7."""
+    return any(backend is not None for backend in torch._dynamo.eval_frame.cached_backends.values())

@@ -8,6 +8,7 @@ The private parts of torch that this needs stand here, each in a function of its
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, Optional, Protocol
@@ -82,6 +83,15 @@ def _inherit_flags(above: Any, mode: Any) -> None:
         getattr(above, flags)[-1] = getattr(mode, flags).pop()
 
 
+def _compile_nothing() -> Callable[[], None]:
+    """What is compiled already runs so meanwhile; what is not, runs as it was written.
+
+    Under a dispatch mode torch.compile would give up on a function that it meets for the first time, for good.
+    """
+    stance = torch.compiler.set_stance('eager_on_recompile')
+    return lambda: stance.__exit__(None, None, None)
+
+
 class _Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +116,8 @@ class _Watch(TorchDispatchMode):
         ]
         self._undo = [hook.remove for hook in hooks]
         self._undo.append(self._patch_resize())
+        self._undo.append(self._let_pass())
+        self._undo.append(_compile_nothing())
         self.__enter__()
 
     def _end(self) -> None:
@@ -133,6 +145,27 @@ class _Watch(TorchDispatchMode):
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
         return undo
+
+    def _let_pass(self) -> Callable[[], None]:
+        """Operators of higher order (flex attention) raise under a mode that they have no rule for. Checked on 2.7."""
+        tables = [
+            (operator, operator.python_key_table)
+            for operator in torch._ops._higher_order_ops.values()
+            if _Watch not in operator.python_key_table
+        ]
+        for operator, table in tables:
+            table[_Watch] = functools.partial(self._higher_order, operator)
+
+        def undo() -> None:
+            for _, table in tables:
+                table.pop(_Watch, None)
+
+        return undo
+
+    def _higher_order(self, operator: Any, mode: Any, *args: Any, **kwargs: Any) -> Any:
+        result = operator(*args, **kwargs)
+        self._tell('operated', operator, args, kwargs, result)
+        return result
 
     def _tell(self, what: str, *words: Any) -> None:
         for listener in self.listeners:

@@ -16,6 +16,7 @@ from torch import nn
 
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.memory_log import CATEGORIES, FSDP2_CATEGORIES, MemoryLog, ModuleMemory
+from composer_memprof.recorders.running_module import RunningModule
 from composer_memprof.words import allowed_are, warn
 
 #: How a copied or unpickled tensor gets its storage.
@@ -116,15 +117,13 @@ class ModuleMemoryRecorder:
         self.error = self.result = None
         self._known = {}
         self._devices: dict[torch.device, int] = {}
-        self._stack: list[int] = []
-        self._forward_numbers: list[tuple[int, int]] = []
         self._recomputing = False
         self._outside = False
         self._optimizing = False
         self._parameters = list(self.model.parameters())
         root = self.model.get_submodule(self.root_name)
         modules = list(root.named_modules())
-        self._module_numbers = {id(module): number for number, (_, module) in enumerate(modules)}
+        self._running = RunningModule([module for _, module in modules])
         self._log = MemoryLog(names, [(name, module) for name, module in modules], self.root_name)
         self._track_model()
         dispatch.listen(self)
@@ -160,7 +159,7 @@ class ModuleMemoryRecorder:
         self._log = None
         self._known = {}
         self._parameters = []
-        self._module_numbers = {}
+        self._running = RunningModule([])
 
     def __enter__(self) -> ModuleMemoryRecorder:
         self.start()
@@ -195,7 +194,7 @@ class ModuleMemoryRecorder:
         """A backward pass is over: what lies in ``.grad`` are gradients."""
         if self._log is not None:
             self._track_gradients()
-            self._stack = []
+            self._running.leave_all()
 
     def begin_optimizer(self) -> None:
         """Forward and backward are over, even if the optimizer's ``step`` has been entered long before."""
@@ -238,12 +237,14 @@ class ModuleMemoryRecorder:
             self._recomputing = torch.is_grad_enabled()
             category = 'Activation' if self._recomputing else 'Temp'
             log.begin_phase('backward')
-            self._find_backward_module(log)
+            log.module = self._running.current()
+            if not self._running.is_inside:
+                log.mark_backward()
         else:
             self._recomputing = False
             category = 'Activation'
             log.begin_phase('forward')
-            log.module = self._stack[-1] if self._stack else -1
+            log.module = self._running.current()
         name = self._names.get(operation)
         if name is None:
             name = self._names[operation] = _name_of(operation)
@@ -268,48 +269,17 @@ class ModuleMemoryRecorder:
             self._set_size(known, storage.nbytes(), log.tick + 1)
 
     def entered(self, module: nn.Module) -> None:
-        number = self._module_numbers.get(id(module))
-        if number is None or self._log is None:
-            return
-        again = dispatch.in_backward()
-        self._stack.append(number)
-        if not again:
-            self._forward_numbers.append((dispatch.next_sequence_number(), number))
-        self._log.mark(number, 'Pre-Forward-AC' if again else 'Pre-Forward')
+        number = self._running.enter(module)
+        if number is not None and self._log is not None:
+            self._log.mark(number, 'Pre-Forward-AC' if dispatch.in_backward() else 'Pre-Forward')
 
     def left(self, module: nn.Module) -> None:
-        number = self._module_numbers.get(id(module))
-        if number is None or self._log is None or number not in self._stack:
-            return
-        while self._stack.pop() != number:  # one whose forward was cut short
-            pass
-        again = dispatch.in_backward()
-        if not again:
-            outer = self._stack[-1] if self._stack else -1
-            self._forward_numbers.append((dispatch.next_sequence_number(), outer))
-        self._log.mark(number, 'Post-Forward-AC' if again else 'Post-Forward')
+        number = self._running.leave(module)
+        if number is not None and self._log is not None:
+            self._log.mark(number, 'Post-Forward-AC' if dispatch.in_backward() else 'Post-Forward')
 
     def failed(self, error: Exception) -> None:
         self.error = error
-
-    def _find_backward_module(self, log: MemoryLog) -> None:
-        """The module whose forward recorded the node that runs now, from the node's number."""
-        if self._stack:  # a checkpointed forward, run again
-            log.module = self._stack[-1]
-            return
-        sequence = dispatch.backward_sequence_number()
-        numbers = self._forward_numbers
-        low, high = 0, len(numbers)
-        while sequence is not None and low < high:
-            middle = (low + high) // 2
-            if numbers[middle][0] <= sequence:
-                low = middle + 1
-            else:
-                high = middle
-        # Past the last of them lies what has no number of its own: the accumulation of a parameter's gradient.
-        known = sequence is not None and 0 < low < len(numbers)
-        log.module = numbers[low - 1][1] if known else -1
-        log.mark_backward()
 
     # -- what is what -----------------------------------------------------------------------------------------------
 
@@ -345,7 +315,7 @@ class ModuleMemoryRecorder:
         """Of a tensor that no operation has made, and that is first met as an argument of this one."""
         if self._last == _REDUCE_SCATTER:
             return 'ReduceScatter'  # where the backend has made a copy of its own (gloo)
-        if name == _FILL and not self._stack:
+        if name == _FILL and not self._running.is_inside:
             return 'Inputs'  # Composer copies each microbatch
         return 'Other'
 

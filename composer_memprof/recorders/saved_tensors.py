@@ -20,6 +20,7 @@ from torch import nn
 from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
+from composer_memprof.recorders.module_names import OUTSIDE, plain_name
 from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.recorders.saved_storages import (
     ACTIVATION,
@@ -32,14 +33,10 @@ from composer_memprof.recorders.saved_storages import (
     Storage,
 )
 
-#: The name of what no module saved: the loss, most often.
-OUTSIDE = '(outside of modules)'
 #: The name of operations that the backward pass did not come to.
 UNKNOWN = '(not run backward)'
 #: Points of the curve of live bytes that are kept at most.
 _CURVE_POINTS = 512
-#: What wrappers put into the names of the modules that they wrap.
-_WRAPPERS = frozenset({'_checkpoint_wrapped_module', '_fsdp_wrapped_module', '_orig_mod'})
 
 _autograd: Any = torch._C._autograd
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -330,7 +327,7 @@ class _Capture:
         unhooked = self._modules_to_leave_alone()
         for name, module in self.model.named_modules():
             self._numbers[id(module)] = len(self.names)
-            self.names.append(_plain_name(name))
+            self.names.append(plain_name(name))
             self.types.append(type(module).__name__)
             if id(module) in unhooked:
                 continue
@@ -359,7 +356,7 @@ class _Capture:
             alone |= inside
             if inside:
                 what = 'compiled or scripted: seen as a whole, not by submodule'
-                self.ledger.unseen.setdefault(what, set()).add(_plain_name(name))
+                self.ledger.unseen.setdefault(what, set()).add(plain_name(name))
         return alone
 
     def leave(self) -> None:
@@ -523,11 +520,6 @@ def _how_compiled(module: nn.Module) -> Optional[str]:
     if isinstance(module, OptimizedModule) or hasattr(module.__dict__.get('forward'), '_torchdynamo_orig_callable'):
         return 'called'
     return None
-
-
-def _plain_name(name: str) -> str:
-    """As the model's author wrote it, without what wrappers add."""
-    return '.'.join(part for part in name.split('.') if part not in _WRAPPERS)
 
 
 # -- the result -------------------------------------------------------------------------------------------------------

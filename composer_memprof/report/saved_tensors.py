@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer_memprof.report.columns import columns, share
 from composer_memprof.words import human_bytes
 
 _ROWS = 20
@@ -17,7 +18,7 @@ def saved_tensors_text(data: Mapping[str, Any]) -> str:
         f'Saved for backward on rank {data["rank"]}, in batch {data["largest_batch"]}, '
         f'the largest of {len(data["batches"])} recorded',
         '',
-        *_columns(
+        *columns(
             [
                 ('activations', human_bytes(total), f'{total} B, each storage once, over {data["forwards"]} forward calls'),
                 ('their peak', human_bytes(data['peak_bytes']), 'held at one time'),
@@ -38,11 +39,11 @@ def saved_tensors_text(data: Mapping[str, Any]) -> str:
             [(f'{row["dtype"]} {list(row["shape"])}', row['bytes'], row['device']) for row in data['shapes']],
         ),
     ):
-        lines += _section(title, [(name, size, _share(size, total), more) for name, size, more in rows if size])
+        lines += _section(title, [(name, size, share(size, total), more) for name, size, more in rows if size])
     lines += _section(
         'What checkpointing one module would free, and about what running it again costs',
         [
-            (_name(row), row['frees_bytes'], _share(row['frees_bytes'], total), f'{row["recompute_ms"]:.2f} ms')
+            (_name(row), row['frees_bytes'], share(row['frees_bytes'], total), f'{row["recompute_ms"]:.2f} ms')
             for row in data['checkpoints']
         ],
     )
@@ -57,27 +58,9 @@ def _name(row: Mapping[str, Any]) -> str:
     return row['name'] or '(the model)'
 
 
-def _share(size: int, total: int) -> str:
-    return f'{100 * size / total:.1f} %' if total else ''
-
-
 def _section(title: str, rows: Sequence[tuple[str, int, str, str]]) -> list[str]:
     if not rows:
         return []
     shown = [(name, human_bytes(size), share, more) for name, size, share, more in rows[:_ROWS]]
     rest = [f'  … and {len(rows) - _ROWS} more'] if len(rows) > _ROWS else []
-    return ['', title, *_columns(shown), *rest]
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows with the first and last column to the left, those between to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    last = len(widths) - 1
-    return [
-        '  '
-        + '  '.join(
-            cell.ljust(width) if i in (0, last) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
+    return ['', title, *columns(shown), *rest]

@@ -25,6 +25,7 @@ from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
+from tests.benchmarks.flops import flops
 from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.hold import hold
 from tests.benchmarks.mem_profiler import mem_profiler
@@ -200,6 +201,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'saved_tensors': lambda rounds: saved_tensors(rounds, report),
     'fsdp_mem_tracker': fsdp_mem_tracker,
     'mem_profiler': lambda rounds: mem_profiler(rounds, report),
+    'flops': lambda rounds: flops(rounds, report),
 }
 
 

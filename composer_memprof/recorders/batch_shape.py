@@ -1,0 +1,36 @@
+"""The shape of a batch, and how many tokens it has."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Optional
+
+import torch
+
+
+def shapes_of(batch: Any) -> Hashable:
+    """Equal for batches whose tensors have the same names, shapes and dtypes, in any nesting."""
+    if isinstance(batch, torch.Tensor):
+        return (*batch.shape, str(batch.dtype).removeprefix('torch.'))
+    if isinstance(batch, Mapping):
+        return tuple((str(name), shapes_of(value)) for name, value in batch.items())
+    if isinstance(batch, (list, tuple)):
+        return tuple(shapes_of(value) for value in batch)
+    return None
+
+
+def token_shape(batch: Any) -> Optional[tuple[int, int]]:
+    """(sequences, length) of a batch of tokens: of its ``input_ids``, else of its first two-dimensional integers."""
+    named = batch.get('input_ids') if isinstance(batch, Mapping) else None
+    for tensor in _tensors(batch if named is None else named):
+        if tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            return tensor.shape[0], tensor.shape[1]
+    return None
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)
