@@ -7,9 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from composer_memprof.callbacks import FSDPMemTracker, HostRSS, MemorySnapshot, SavedTensorsHook, TorchProfiler
+    from composer_memprof.callbacks import (
+        FSDPMemTracker,
+        HostRSS,
+        MemorySnapshot,
+        Memray,
+        SavedTensorsHook,
+        TorchProfiler,
+    )
 
-__all__ = ['FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = ['FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'Memray', 'SavedTensorsHook', 'TorchProfiler']
 __version__ = '0.1.0'
 
 

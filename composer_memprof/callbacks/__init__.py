@@ -3,10 +3,11 @@
 from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
+from composer_memprof.callbacks.memray import Memray
 from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
 
-__all__ = ['CALLBACKS', 'FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = ['CALLBACKS', 'FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'Memray', 'SavedTensorsHook', 'TorchProfiler']
 
-_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker)
+_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker, Memray)
 CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}
