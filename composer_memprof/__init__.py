@@ -14,9 +14,10 @@ if TYPE_CHECKING:
         Memray,
         SavedTensorsHook,
         TorchProfiler,
+        VizTracer,
     )
 
-__all__ = ['FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'Memray', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = ['FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'Memray', 'SavedTensorsHook', 'TorchProfiler', 'VizTracer']
 __version__ = '0.1.0'
 
 

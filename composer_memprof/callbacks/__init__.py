@@ -6,8 +6,18 @@ from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
 from composer_memprof.callbacks.memray import Memray
 from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
+from composer_memprof.callbacks.viztracer import VizTracer
 
-__all__ = ['CALLBACKS', 'FSDPMemTracker', 'HostRSS', 'MemorySnapshot', 'Memray', 'SavedTensorsHook', 'TorchProfiler']
+__all__ = [
+    'CALLBACKS',
+    'FSDPMemTracker',
+    'HostRSS',
+    'MemorySnapshot',
+    'Memray',
+    'SavedTensorsHook',
+    'TorchProfiler',
+    'VizTracer',
+]
 
-_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker, Memray)
+_ALL = (MemorySnapshot, TorchProfiler, HostRSS, SavedTensorsHook, FSDPMemTracker, Memray, VizTracer)
 CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}
