@@ -28,6 +28,7 @@ from tests.benchmarks.analysis import analysis
 from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.hold import hold
 from tests.benchmarks.page import page
+from tests.benchmarks.python_calls import python_calls
 from tests.benchmarks.saved_tensors import saved_tensors
 from tests.conftest import Regression, loader
 
@@ -198,6 +199,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'hold': hold,
     'saved_tensors': lambda rounds: saved_tensors(rounds, report),
     'fsdp_mem_tracker': fsdp_mem_tracker,
+    'python_calls': python_calls,
 }
 
 
