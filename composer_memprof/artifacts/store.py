@@ -142,7 +142,7 @@ class ArtifactStore:
 
     def has_room(self) -> bool:
         """Whether a further window can be written soon; if not, it had better not be recorded."""
-        return _writer.has_room()
+        return _writer.has_room(self)
 
     def grow(self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False) -> GrowingFile:
         """A file that is listed as ``open`` and survives a kill as far as it was written."""

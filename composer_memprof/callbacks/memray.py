@@ -29,8 +29,8 @@ from composer_memprof.report.memray import memray_text
 from composer_memprof.schedule import ScheduleInput, window
 
 _SUFFIX = '.memray.bin'
-#: Past the default windows of the other callbacks that follow Python calls: the twelfth batch to the fourteenth.
-_DEFAULT_SCHEDULE = window('3ba', skip='11ba')
+#: Past the default windows of the other callbacks that follow Python calls: the eleventh batch and the twelfth.
+_DEFAULT_SCHEDULE = window('2ba', skip='10ba')
 
 
 class Memray(ProfilingCallback):
@@ -58,8 +58,8 @@ class Memray(ProfilingCallback):
         remote_file_name (str, optional): format string, with ``s3://`` or the like to that store, otherwise through
             Composer's logger. A folder without ``{batch}``, else a prefix. Default: ``None``, uploads nothing.
         overwrite (bool): replace files of the same name; otherwise they take ``.2``, … Default: ``False``.
-        schedule (Schedule | dict | Callable, optional): Default: ``window('3ba', skip='11ba')``, one window over
-            batches 11 to 13.
+        schedule (Schedule | dict | Callable, optional): Default: ``window('2ba', skip='10ba')``, one window over
+            batches 10 and 11.
         storage_options (dict, optional): for the store, beside the environment and fsspec's config.
         num_artifacts_to_keep (int): windows kept on this disk, once uploaded; -1 keeps all. Default: ``-1``.
         ranks (Sequence[int], optional): which ranks record. Default: all.
@@ -120,7 +120,7 @@ class Memray(ProfilingCallback):
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del state  # unused
-        self._file = self.store.grow(self.kind, f'{self._stem}.open.bin', stamp)
+        self._file = self.store.grow(f'{self.kind}.open', f'{self._stem}.open.bin', stamp)
         self._recorder = MemrayRecorder(self._file.path, **self._arguments)
         self._recorder.start()
 

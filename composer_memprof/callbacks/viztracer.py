@@ -25,8 +25,8 @@ from composer_memprof.report.call_timeline import write_call_timeline
 from composer_memprof.schedule import ScheduleInput, window
 
 _SUFFIXES = ('.viztracer.json', '.viztracer.cvf', '.json', '.cvf')
-#: Between the default windows of the other callbacks that follow Python calls: the tenth batch and the eleventh.
-_DEFAULT_SCHEDULE = window('2ba', skip='9ba')
+#: Between the default windows of the other callbacks that follow Python calls: the tenth batch.
+_DEFAULT_SCHEDULE = window('1ba', skip='9ba')
 
 
 class VizTracer(ProfilingCallback):
@@ -53,8 +53,7 @@ class VizTracer(ProfilingCallback):
         remote_file_name (str, optional): format string, with ``s3://`` or the like to that store, otherwise through
             Composer's logger. A folder without ``{batch}``, else a prefix. Default: ``None``, uploads nothing.
         overwrite (bool): replace files of the same name; otherwise they take ``.2``, … Default: ``False``.
-        schedule (Schedule | dict | Callable, optional): Default: ``window('2ba', skip='9ba')``, one window over
-            batches 9 and 10.
+        schedule (Schedule | dict | Callable, optional): Default: ``window('1ba', skip='9ba')``, the tenth batch.
         storage_options (dict, optional): for the store, beside the environment and fsspec's config.
         num_artifacts_to_keep (int): windows kept on this disk, once uploaded; -1 keeps all. Default: ``-1``.
         ranks (Sequence[int], optional): which ranks record. Default: all.
