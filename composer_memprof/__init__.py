@@ -13,8 +13,10 @@ if TYPE_CHECKING:
         HostRSS,
         MemorySnapshot,
         MemProfiler,
+        Memray,
         SavedTensorsHook,
         TorchProfiler,
+        VizTracer,
     )
     from composer_memprof.recorders.marked import memprofilable
 
@@ -24,8 +26,10 @@ __all__ = [
     'HostRSS',
     'MemProfiler',
     'MemorySnapshot',
+    'Memray',
     'SavedTensorsHook',
     'TorchProfiler',
+    'VizTracer',
     'memprofilable',
 ]
 __version__ = '0.1.0'

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,6 +105,51 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def _chromium() -> str:
+    names = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and shutil.which('apt-get') and os.geteuid() == 0:
+        for command in (['apt-get', 'update'], ['apt-get', 'install', '-y', '--no-install-recommends', 'chromium']):
+            subprocess.run(command, capture_output=True, timeout=600, check=False)
+        found = shutil.which('chromium')
+    if found is None:
+        pytest.skip('there is no Chromium here, and none could be installed')
+    return found
+
+
+@pytest.fixture(scope='module')
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip('playwright.sync_api')
+    arguments = ['--no-sandbox'] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=_chromium(), args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page that is a file. None may ask the network for anything, and nothing may go wrong unseen."""
+    asked: list[str] = []
+    wrong: list[str] = []
+    contexts = []
+
+    def open_page(path: Path, width: int = 1400) -> Any:
+        context = browser.new_context(viewport={'width': width, 'height': 900}, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on('request', lambda request: asked.append(request.url) if request.url != path.as_uri() else None)
+        page.on('pageerror', lambda error: wrong.append(str(error)))
+        page.on('console', lambda message: wrong.append(message.text) if message.type == 'error' else None)
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert ([url for url in asked if not url.startswith('data:')], wrong) == ([], [])
 
 
 @pytest.fixture(scope='session')

@@ -126,6 +126,30 @@ def test_what_a_killed_run_left_is_pushed_later(s3: Any, s3_endpoint: str) -> No
     assert {entry.status for entry in entries(Path('test-run'))} == {'uploaded'}
 
 
+@pytest.mark.parametrize(('name', 'parts'), [('Memray', 5), ('VizTracer', 2)])
+def test_sigterm_leaves_an_open_window_of_what_follows_python_calls(name: str, parts: int) -> None:
+    code = _RUN.format(happens=TERMINATED, after='pass').replace('import HostRSS', f'import {name}, HostRSS')
+    code = code.replace('TorchProfiler(schedule=second, remote_file_name=remote)', f'{name}(schedule=second)')
+    Path('job.py').write_text(code)
+    job = subprocess.Popen(
+        [sys.executable, 'job.py', Path('store').absolute().as_uri()],
+        env=child_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == 'ready\n'
+    job.terminate()
+    job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGTERM
+    found = [entry for entry in entries(Path('test-run')) if entry.kind.partition('.')[0] == name.lower()]
+    saved = [entry for entry in found if entry.status == 'saved']
+    assert len(saved) == parts and {entry.batch for entry in saved} == {8}
+    assert [entry.status for entry in found if entry not in saved] == ['removed'] * (name == 'Memray')
+    assert all((Path('test-run/memprof') / entry.path).stat().st_size == entry.bytes for entry in saved)
+
+
 _DOES_NOT_FIT = "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')"
 
 

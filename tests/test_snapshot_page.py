@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,52 +165,18 @@ def test_what_a_snapshot_can_not_tell_stands_below() -> None:
 # -- in a browser -------------------------------------------------------------------------------------------------
 
 
-def _chromium() -> str:
-    names = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None and shutil.which('apt-get') and os.geteuid() == 0:
-        for command in (['apt-get', 'update'], ['apt-get', 'install', '-y', '--no-install-recommends', 'chromium']):
-            subprocess.run(command, capture_output=True, timeout=600, check=False)
-        found = shutil.which('chromium')
-    if found is None:
-        pytest.skip('there is no Chromium here, and none could be installed')
-    return found
-
-
-@pytest.fixture(scope='module')
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip('playwright.sync_api')
-    arguments = ['--no-sandbox'] if os.geteuid() == 0 else []
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=_chromium(), args=arguments)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens the page of a snapshot. Nothing may ask the network for anything, and nothing may go wrong unseen."""
-    asked: list[str] = []
-    wrong: list[str] = []
-    contexts = []
+def opened(visit: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Opens the page of a snapshot."""
 
     def open_page(snapshot: Snapshot, title: str = 'a step', width: int = 1400, **settings: Any) -> Any:
         path = tmp_path / 'page.html'
         write_snapshot_page(snapshot, path, title, **settings)
-        context = browser.new_context(viewport={'width': width, 'height': 900}, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.on('request', lambda request: asked.append(request.url) if request.url != path.as_uri() else None)
-        page.on('pageerror', lambda error: wrong.append(str(error)))
-        page.on('console', lambda message: wrong.append(message.text) if message.type == 'error' else None)
-        page.goto(path.as_uri())
+        page = visit(path, width)
         page.wait_for_selector('body[data-drawn]', timeout=15_000)
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert (asked, wrong) == ([], [])
+    return open_page
 
 
 OPTIMIZER = {'filename': '/x/lib/python3.11/site-packages/torch/optim/adamw.py', 'line': 120, 'name': '_init_group'}

@@ -96,8 +96,11 @@ class Lane:
         if thread is not None:
             thread.join(timeout=1)
 
-    def has_room(self) -> bool:
-        return len(self._jobs) < self.capacity
+    def has_room(self, owner: Optional[object] = None) -> bool:
+        """Whether a further job may come, which the first of an ``owner`` always may."""
+        if len(self._jobs) < self.capacity:
+            return True
+        return owner is not None and all(job.owner is not owner for job in list(self._jobs))
 
     def submit(self, job: Job) -> None:
         """Queue ``job``. Without a thread, at interpreter exit or because none can be had, it runs at once."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 
@@ -19,6 +20,14 @@ def digest(path: Path) -> tuple[int, str]:
         while chunk := file.read(1 << 20):
             sha256.update(chunk)
         return file.tell(), sha256.hexdigest()
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name; on a disk without links, a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def move_to_new(source: Path, target: Path) -> None:

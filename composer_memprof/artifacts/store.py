@@ -20,7 +20,7 @@ from composer.utils import dist
 
 from composer_memprof.artifacts import push
 from composer_memprof.artifacts.background import LONGEST_S, Child, Job, Lane, exit_deadline, exiting, fork
-from composer_memprof.artifacts.files import move_to_new, seal
+from composer_memprof.artifacts.files import link, move_to_new, seal
 from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp, inside
 from composer_memprof.artifacts.remote import Destination, FsspecDestination
@@ -142,7 +142,7 @@ class ArtifactStore:
 
     def has_room(self) -> bool:
         """Whether a further window can be written soon; if not, it had better not be recorded."""
-        return _writer.has_room()
+        return _writer.has_room(self)
 
     def grow(
         self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False, naming: Optional[Naming] = None
@@ -448,6 +448,27 @@ class GrowingFile:
             if self._file is not None:
                 os.write(self._file, line.encode() + b'\n')
 
+    @property
+    def path(self) -> Path:
+        """Where a tool that writes by itself may write, in place of :meth:`write`."""
+        return self._store.folder / self._name
+
+    def link_to(self, target: Path) -> None:
+        """Give what was written a second name. What a Part writes, before the file is dropped."""
+        link(self.path, target)
+
+    def drop(self) -> None:
+        """What was written is saved elsewhere, or is worth nothing: the file goes, and is listed as removed."""
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+        self._remove()
+
+    def _remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._store._manifest.append(self._store._entry(self._kind, self._name, None, self._stamp, 'removed'))
+
     def close(self) -> None:
         """The file is complete: it is listed as saved, and uploaded."""
         with self._lock:
@@ -472,8 +493,7 @@ class GrowingFile:
             store._register(window)
             return
         store._complete([part], self._stamp, list(store._make([part], self._stamp)))
-        path.unlink()
-        store._manifest.append(store._entry(self._kind, self._name, None, self._stamp, 'removed'))
+        self._remove()
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
 from composer_memprof.callbacks.host_rss import HostRSS
 from composer_memprof.callbacks.mem_profiler import MemProfiler
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
+from composer_memprof.callbacks.memray import Memray
 from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
 from composer_memprof.callbacks.torch_profiler import TorchProfiler
+from composer_memprof.callbacks.viztracer import VizTracer
 
 __all__ = [
     'CALLBACKS',
@@ -15,8 +17,10 @@ __all__ = [
     'HostRSS',
     'MemProfiler',
     'MemorySnapshot',
+    'Memray',
     'SavedTensorsHook',
     'TorchProfiler',
+    'VizTracer',
 ]
 
 _ALL = (
@@ -27,5 +31,7 @@ _ALL = (
     FSDPMemTracker,
     MemProfiler,
     Flops,
+    Memray,
+    VizTracer,
 )
 CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}

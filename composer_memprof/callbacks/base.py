@@ -209,6 +209,9 @@ class ProfilingCallback(Callback):
     def _broke_off(self, state: State) -> None:
         """At the close: the training did not come to its end."""
 
+    def _closing(self) -> None:
+        """At the close, after the last window: hand over what came late."""
+
     def stand_down(self) -> bool:
         """Give the recorder up to another callback that has a window now. False: it is needed here."""
         return False
@@ -382,6 +385,7 @@ class ProfilingCallback(Callback):
             if self._recording is not None:
                 self._finish(state)
             self._cool_down()
+            self._closing()
         except Exception as error:  # the other callbacks are still to be closed
             self._step_aside(error)
         finally:

@@ -15,7 +15,7 @@ from composer.core import State
 from composer.profiler import ProfilerAction
 from composer.profiler import TorchProfiler as ComposerTorchProfiler
 
-from composer_memprof.recorders import kineto
+from composer_memprof.recorders import kineto, python_calls
 from composer_memprof.schedule import first_common_batch
 from composer_memprof.words import warn
 
@@ -55,6 +55,10 @@ def claim(callback: ProfilingCallback, state: State) -> Optional[str]:
         release(holder.session)
     if KINETO in callback.resources and KINETO not in _held and kineto.is_profiling():
         return 'another torch profiler'
+    if PYTHON_STACKS in callback.resources and PYTHON_STACKS not in _held:
+        follower = python_calls.follower()
+        if follower is not None:
+            return follower
     for resource in callback.resources:
         _held.setdefault(resource, _Holder(callback.session, weakref.ref(callback)))
     return None
@@ -65,6 +69,8 @@ def claim_idle(callback: ProfilingCallback, session: object, state: State) -> bo
     if any(resource in _held for resource in callback.resources):
         return False
     if KINETO in callback.resources and (kineto.is_profiling() or composer_wants_batch(state)):
+        return False
+    if PYTHON_STACKS in callback.resources and python_calls.follower() is not None:
         return False
     for resource in callback.resources:
         _held[resource] = _Holder(session, weakref.ref(callback))
@@ -93,7 +99,7 @@ def refuse_overlap(callback: ProfilingCallback, state: State) -> None:
         ValueError: naming both, and the batch.
     """
     for other in _ours_before(callback, state):
-        if not callback.resources & other.resources or callback.when == other.when:
+        if not callback.resources & other.resources or callback.session is other.session:
             continue
         if 'train' not in callback.when.stages & other.when.stages:
             continue
@@ -102,10 +108,12 @@ def refuse_overlap(callback: ProfilingCallback, state: State) -> None:
         ]
         batch = first_common_batch(other.when.schedule, callback.when.schedule, ranks)
         if batch is not None:
+            may_share = callback.kineto is not None and other.kineto is not None
             raise ValueError(
                 f'schedule: {type(other).__name__} and {type(callback).__name__} would both record batch {batch} '
-                f'(from where the run starts), but {_why(callback.resources & other.resources)}; give them the same '
-                'schedule, to share one session, or windows apart from each other'
+                f'(from where the run starts), but {_why(callback.resources & other.resources)}; give them '
+                + ('the same schedule, to share one session, or ' if may_share else '')
+                + 'windows apart from each other'
             )
 
 

@@ -1,4 +1,4 @@
-"""Many numbers in a page: columns as one gzipped base64 text, which ``snapshot_page_data.js`` takes apart.
+"""Many numbers in a page: columns as one gzipped base64 text, which ``packed.js`` takes apart.
 
 Nothing of it can be mistaken for HTML, whatever names it holds.
 """

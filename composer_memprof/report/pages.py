@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+
 import jinja2
 
 PAGES = jinja2.Environment(
@@ -19,3 +22,14 @@ CATEGORY_COLORS = {
     'autograd_detail': '#a87c9f',
     'unknown': '#a0a0a0',
 }
+
+
+def source(name: str) -> str:
+    """The text of a script or style of ours, which a page has inside."""
+    assert PAGES.loader is not None
+    return PAGES.loader.get_source(PAGES, name)[0]
+
+
+def policy_hash(text: str) -> str:
+    """As a content security policy names an inline script or style that may be used."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

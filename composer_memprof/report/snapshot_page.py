@@ -6,8 +6,6 @@ may be, and draws a hundred thousand polygons as elements of their own.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +24,30 @@ from composer_memprof.analysis.segment_map import SegmentMap, segment_map
 from composer_memprof.analysis.snapshot import OOM, DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.analysis.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.packed import pack
-from composer_memprof.report.pages import CATEGORY_COLORS, PAGES
+from composer_memprof.report.pages import CATEGORY_COLORS, PAGES, policy_hash, source
 from composer_memprof.report.places import within_words
 from composer_memprof.report.segments import segment_columns, segments_in_words
 from composer_memprof.words import human_bytes
 
 MAX_BYTES = 5_000_000
-_SCRIPTS = tuple(
-    f'snapshot_page{part}.js'
-    for part in ('_data', '_picture', '_keys', '_tip', '_canvas', '_lists', '_tree', '_flame', '_bars', '_segments', '')
+_SCRIPTS = (
+    'packed.js',
+    *(
+        f'snapshot_page{part}.js'
+        for part in (
+            '_data',
+            '_picture',
+            '_keys',
+            '_tip',
+            '_canvas',
+            '_lists',
+            '_tree',
+            '_flame',
+            '_bars',
+            '_segments',
+            '',
+        )
+    ),
 )  # each builds on those before
 #: Bytes of the page for each moment whose time is kept, those between being interpolated; and for each span that keeps
 #: its extremes where smaller blocks are summed up; and for each piece of the segments that is drawn: 100,000 moments,
@@ -109,8 +122,8 @@ def _render(
     title: str,
     most_times: int,
 ) -> str:
-    script = '\n'.join(_part(name) for name in _SCRIPTS)
-    style = _part('snapshot_page.css')
+    script = '\n'.join(map(source, _SCRIPTS))
+    style = source('page.css') + source('snapshot_page.css')
     kind = snapshot.meta.device or 'device'
     facts = [
         _facts(timeline, kind, snapshot, history, most_times) for timeline, history in zip(timelines, snapshot.devices)
@@ -123,22 +136,12 @@ def _render(
         notes=notes_of(snapshot),
         script=markupsafe.Markup(script),  # noqa: S704  # our own
         style=markupsafe.Markup(style),  # noqa: S704  # our own
-        script_hash=_hash(script),
-        style_hash=_hash(style),
+        script_hash=policy_hash(script),
+        style_hash=policy_hash(style),
         data=pack(*_data(snapshot, timelines, maps, lines, [fact.name for fact in facts], most_times))
         if timelines
         else '',
     )
-
-
-def _part(name: str) -> str:
-    assert PAGES.loader is not None
-    return PAGES.loader.get_source(PAGES, name)[0]
-
-
-def _hash(text: str) -> str:
-    """As a content security policy names an inline script or style that may be used."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 # -- in words -----------------------------------------------------------------------------------------------------

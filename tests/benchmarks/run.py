@@ -30,6 +30,7 @@ from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.hold import hold
 from tests.benchmarks.mem_profiler import mem_profiler
 from tests.benchmarks.page import page
+from tests.benchmarks.python_calls import python_calls
 from tests.benchmarks.saved_tensors import saved_tensors
 from tests.conftest import Regression, loader
 
@@ -202,6 +203,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'fsdp_mem_tracker': fsdp_mem_tracker,
     'mem_profiler': lambda rounds: mem_profiler(rounds, report),
     'flops': lambda rounds: flops(rounds, report),
+    'python_calls': python_calls,
 }
 
 
