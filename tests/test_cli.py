@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from composer_memprof.artifacts.manifest import find_manifests
+from composer_memprof.callbacks import CALLBACKS
 from composer_memprof.config import ALL_CALLBACKS, LOGGERS, MODELS, ConfigError, build_trainer, load
 from tests.conftest import child_environment, entries, json_lines, wait_for
 
@@ -50,6 +51,17 @@ def test_the_quickstart_trains_and_lists_what_it_left() -> None:
     )
     assert peak < 2 << 30
     assert 'host memory grows' not in run.stderr
+
+
+def test_all_nine_callbacks_leave_a_whole_file_each_in_one_run() -> None:
+    begin = time.monotonic()
+    run = command('train', QUICKSTART.parent / 'everything.yaml', 'progress_bar=false', '--json')
+    assert run.returncode == 0, run.stderr
+    assert time.monotonic() - begin < 180
+    assert 'steps aside' not in run.stderr and 'leaves out' not in run.stderr
+    artifacts = [artifact['entry'] for artifact in json.loads(run.stdout)['artifacts']]
+    assert {artifact['kind'].split('.')[0] for artifact in artifacts} == {name[len('memprof_') :] for name in CALLBACKS}
+    assert {artifact['status'] for artifact in artifacts} == {'saved'}
 
 
 def test_the_seed_settles_the_first_weights_too() -> None:
