@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
+import io
 import os
 import signal
 import threading
@@ -147,6 +149,23 @@ def test_it_survives_init_twice(make: type) -> None:
     trainer.fit()
     trainer.close()
     assert len(entries(Path('test-run'), callback.kind)) == 1
+
+
+@each_callback
+def test_a_model_can_be_copied_and_saved_in_the_midst_of_a_recorded_batch(make: type) -> None:
+    copies: list[Any] = []
+
+    class Copies(Callback):
+        def after_loss(self, state: Any, logger: Any) -> None:
+            copies.append(copy.deepcopy(state.model))
+            torch.save(state.model, io.BytesIO())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', MemprofWarning)
+        train(make(schedule=SOON), Copies(), batches=6)
+    assert len(copies) == 6
+    for model in copies:
+        model.net(torch.ones(1, 16)).sum().backward()
 
 
 @each_callback

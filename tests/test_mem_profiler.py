@@ -19,6 +19,8 @@ from composer_memprof.recorders import marked
 from composer_memprof.recorders.collection import collection
 from composer_memprof.recorders.function_memory import FunctionMemoryRecorder, Reading
 from composer_memprof.recorders.function_sources import HostSource
+from composer_memprof.recorders.saved_tensors import _hooks_are_active
+from composer_memprof.report.function_memory import json_line, yaml_entry
 from composer_memprof.words import MemprofWarning
 from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
 
@@ -113,6 +115,12 @@ def test_each_format_says_the_same() -> None:
     assert kinds == {'mem_profiler', 'mem_profiler.jsonl', 'mem_profiler.pickle'}
 
 
+def test_whatever_a_hook_has_noted_comes_back_from_both_formats() -> None:
+    values = {'small': 1e-05, 'none': None, 'yes': True, 'text': 'a: "b"\n\U0001f600', 'on': 3, 'much': float('inf')}
+    assert yaml.safe_load(yaml_entry('0.f.1.start', values)) == {'0.f.1.start': values}
+    assert json.loads(json_line('k', values)) == {'key': 'k', **values, 'much': 'inf'}
+
+
 def test_memory_by_category_is_that_of_the_tracker() -> None:
     profiler = MemProfiler(track_fsdp_mem=True, fsdp_mem_tracker_units='B')
     train(profiler)
@@ -145,6 +153,48 @@ def test_what_was_read_is_there_after_a_crash() -> None:
     trainer.close()
     handle.remove()
     assert {entry.status for entry in entries(FOLDER)} == {'saved'}
+
+
+def test_another_fit_after_one_that_broke_off_leaves_nothing_behind_and_counts_on() -> None:
+    trainer = make_trainer(MemProfiler(max_iter=8, track_fsdp_mem=True), batches=4)
+    model, failed = trainer.state.model, []
+
+    def fail_once(*_: Any) -> None:
+        if trainer.state.timestamp.batch.value == 2 and not failed:
+            failed.append(True)
+            raise RuntimeError('boom')
+
+    handle = model.register_forward_pre_hook(fail_once)
+    with pytest.raises(RuntimeError, match='boom'):
+        trainer.fit()
+    trainer.fit(duration='1ep')
+    trainer.close()
+    handle.remove()
+    for module in model.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
+    assert not _hooks_are_active()
+    last = max(int(key.split('.')[2]) for path in FOLDER.glob('rank_0_memory*.yaml') for key in stats(path.name))
+    assert last == trainer.state.timestamp.batch.value + 1, 'the batch that failed was one more call'
+
+
+def test_what_can_not_be_written_ends_all_of_it() -> None:
+    profiler = MemProfiler(max_iter=8)
+    trainer = make_trainer(profiler, batches=8)
+    hooked: list[bool] = []
+
+    def look(*_: Any) -> None:
+        hooked.append(_hooks_are_active())
+        if len(hooked) == 3:
+            profiler._stats.take = None  # type: ignore[assignment]
+            profiler._functions._take = None  # type: ignore[union-attr, assignment]
+
+    handle = trainer.state.model.register_forward_pre_hook(look)
+    with pytest.warns(MemprofWarning, match='collects nothing any more'):
+        trainer.fit()
+    trainer.close()
+    handle.remove()
+    assert hooked == [False, True, True, *[False] * 5]
 
 
 # -- the user's hooks -------------------------------------------------------------------------------------------------
@@ -188,6 +238,20 @@ def test_a_hook_that_fails_does_not_reach_the_training() -> None:
     with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
         train(MemProfiler(memory_hooks={'reset_state_hooks': [reset]}))
     assert list(stats()) == KEYS
+
+
+@pytest.mark.parametrize('kind', ['pre_forward_hooks', 'post_forward_hooks'])
+def test_what_a_users_hook_raises_or_returns_does_not_reach_the_training(kind: str) -> None:
+    def returns(*_: Any) -> Any:
+        return torch.full((8, 1), float('nan'))
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError('boom')
+
+    trainer = train(MemProfiler(memory_hooks={kind: [returns]}))
+    assert all(parameter.isfinite().all() for parameter in trainer.state.model.parameters())
+    with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
+        train(MemProfiler(memory_hooks={kind: [fails]}))
 
 
 def test_hooks_go_once_the_functions_that_retain_them_are_done() -> None:
@@ -262,9 +326,65 @@ def test_marks_may_be_nested_recursive_and_of_every_kind_of_function(listener: L
     with again, again:
         listener.heard.append('inside')
     assert listener.heard[4:] == [
-        *('+words', '-words', '+waits', '-waits', '+still', '-still', '+of', '-of'),
+        *('+words', '-words', '+words', '-words'),  # a call a step
+        *('+waits', '-waits', '+waits', '-waits', '+still', '-still', '+of', '-of'),
         *('+again', '+again', 'inside', '-again', '-again'),
     ]
+
+
+def test_steps_of_asynchronous_generators_are_followed_and_tasks_may_overlap() -> None:
+    @memprofilable
+    async def numbers() -> Any:
+        sent = yield 1
+        yield sent
+
+    weights = torch.nn.Linear(4, 4)
+
+    async def task(name: str) -> None:
+        with memprofilable(name):
+            kept = weights(torch.ones(1, 4)).pow(2)
+            await asyncio.sleep(0)
+            del kept
+
+    async def main() -> list[Any]:
+        generator = numbers()
+        found = [await generator.__anext__(), await generator.asend(5)]
+        await asyncio.gather(task('one'), task('other'))
+        return found
+
+    profiler = MemProfiler(warmup_iters=0, save_dir='here').connect(weights)
+    assert asyncio.run(main()) == [1, 5]
+    profiler.disconnect()
+    found = stats(folder=Path('here'))
+    assert {'0.numbers.1.end', '0.one.1.end', '0.other.1.end'} <= set(found)
+    assert found['0.one.1.end']['npp_diff'] > 0
+    assert all(values['npp_diff'] >= 0 for values in found.values())
+    assert not weights._forward_hooks
+
+
+def test_a_class_is_not_marked() -> None:
+    with pytest.raises(TypeError, match='mark those of the class'):
+        memprofilable(Regression)
+
+
+def test_a_marked_function_named_as_a_part_of_the_training_is_left_out_with_a_word() -> None:
+    class Confusing(Regression):
+        @memprofilable
+        def forward(self, batch: Any) -> Any:
+            return super().forward(batch)
+
+    with pytest.warns(MemprofWarning, match="leaves out the marked function 'forward'"):
+        train(MemProfiler(collect_funcs=['forward']), model=Confusing())
+    assert list(stats()) == ['0.forward.2.start', '0.forward.2.end']
+
+
+def test_a_hook_that_is_a_marked_function_does_not_lock() -> None:
+    def reset(*_: Any) -> None:
+        with memprofilable('resetting'):
+            pass
+
+    train(MemProfiler(memory_hooks={'reset_state_hooks': [reset]}))
+    assert KEYS[0] in stats()
 
 
 def test_an_exception_passes_through_a_mark_and_ends_it(listener: Listens) -> None:
@@ -374,6 +494,13 @@ def test_allocator_history_without_a_gpu_is_left_out_with_a_word() -> None:
         ({'fsdp_mem_track_module_depth': 0}, ['fsdp_mem_track_module_depth=0']),
         ({'enabled': 1}, ['enabled=1', 'true or false']),
         ({'save_dir': 'a', 'folder': 'b'}, ["save_dir='a'", "folder='b'"]),
+        ({'save_dir': ''}, ["save_dir=''"]),
+        ({'collect_funcs': {'fsdp': ['training_step']}}, ['collect_funcs.fsdp', 'track_fsdp_mem=True']),
+        ({'collect_funcs': []}, ['collect_funcs=[]', 'nothing']),
+        ({'collect_funcs': ['loss'], 'retain_hooks_for_funcs': ['los']}, ["'los'", "'loss'"]),
+        ({'memory_hooks': {}, 'enable_memory_hooks': False}, ['memory_hooks', 'enable_memory_hooks']),
+        ({'save_hook_attrs': [3]}, ['save_hook_attrs']),
+        ({'fsdp_mem_tracker_root_module': 3}, ['fsdp_mem_tracker_root_module=3']),
         ({'filename': '../x.yaml'}, ["filename='../x.yaml'"]),
     ],
 )

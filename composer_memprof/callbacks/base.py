@@ -273,7 +273,7 @@ class ProfilingCallback(Callback):
         naming = self.output.naming
         check_run_name(state.run_name, self.output.folder, naming.filename, naming.remote)
         folder = folder_of(self.output.folder, state.run_name)
-        _check_writable(folder, self.output.folder)
+        check_writable(folder, self.output.folder)
         naming.local(Stamp(state.run_name, state.timestamp), naming.suffix, 1)
         if naming.remote is not None:
             in_store = naming.in_store(Stamp(state.run_name, state.timestamp), naming.suffix, 1, 'x')
@@ -308,6 +308,8 @@ class ProfilingCallback(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._end_broken_fit(state)
+        if self._recording is not None:  # of the fit that broke off
+            self._finish(state)
         self._fitting = True
         if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
             self._windows['train'] = Windows(self.when.schedule, TrainClock(state), state)
@@ -582,7 +584,7 @@ def _quietly(action: Callable[[], object]) -> None:
         pass
 
 
-def _check_writable(folder: Path, template: str) -> None:
+def check_writable(folder: Path, template: str) -> None:
     """Refuse a folder that can't be written to, without leaving anything in it.
 
     Raises:

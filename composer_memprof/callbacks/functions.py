@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from composer.core import State
 from composer.loggers import Logger
 
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.base import ProfilingCallback
+from composer_memprof.recorders.function_memory import Call, FunctionMemoryRecorder
 
 #: What a stage's batch is, as a function.
 STEPS = {'train': 'training_step', 'eval': 'validation_step', 'predict': 'predict_step'}
@@ -13,14 +17,47 @@ STEPS = {'train': 'training_step', 'eval': 'validation_step', 'predict': 'predic
 FUNCTIONS = (*STEPS.values(), 'dataloader', 'forward', 'loss', 'backward', 'optimizer_step')
 
 
+#: What is run anew where memory was short.
+_PASS = ('forward', 'loss', 'backward')
+
+
 class FunctionCallback(ProfilingCallback):
-    """A callback that is told of each function as it begins and ends."""
+    """A callback whose recorder is told of each function as it begins and ends."""
+
+    _functions: Optional[FunctionMemoryRecorder] = None
+    #: Those of the training that are under way.
+    _calls: dict[str, Optional[Call]]
+
+    def _forget_run(self) -> None:
+        super()._forget_run()
+        self._calls = {}
+
+    def _start(self, state: State, stamp: Stamp) -> None:
+        self._calls = {}
 
     def _function_begins(self, function: str, state: State) -> None:
-        """From here on ``function`` runs, inside of those that have begun before."""
+        if self._functions is not None:
+            # What an error has cut short is tried again from its forward on.
+            for cut in _PASS if function == 'forward' else (function,):
+                self._functions.drop(self._calls.pop(cut, None))
+            self._calls[function] = self._functions.begin_part(function, state.batch)
 
     def _function_ends(self, function: str, state: State) -> None:
-        """It has ended."""
+        if self._functions is not None and function in self._calls:
+            self._functions.end_part(function, self._calls.pop(function))
+
+    def _forward_of_evaluation(self, state: State) -> None:
+        """The forward pass of a batch of evaluation or prediction begins; it is no function of its own."""
+        if self._functions is not None:
+            self._functions.tell_of_part('forward', state.batch)
+
+    def eval_before_forward(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._forward_of_evaluation(state)
+
+    def predict_before_forward(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._forward_of_evaluation(state)
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused

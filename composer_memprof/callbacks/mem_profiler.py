@@ -12,11 +12,10 @@ from composer.loggers import Logger
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.callbacks import sessions
 from composer_memprof.callbacks.base import Output, Ranks, Stages, when
-from composer_memprof.callbacks.functions import STEPS, FunctionCallback
+from composer_memprof.callbacks.functions import FUNCTIONS, STEPS, FunctionCallback
 from composer_memprof.callbacks.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
 from composer_memprof.callbacks.plain_loop import PlainLoop
 from composer_memprof.recorders.collection import Functions, calls_of, collection
-from composer_memprof.recorders.function_memory import Call
 from composer_memprof.recorders.function_plan import FunctionPlan, Hooks, check_switches, hooks_of
 from composer_memprof.recorders.marked import memprofilable
 from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
@@ -126,8 +125,8 @@ class MemProfiler(FunctionCallback, PlainLoop):
             enable_memory_hooks=enable_memory_hooks,
             enable_saved_tensors_hooks=enable_saved_tensors_hooks,
         )
-        if folder is not None and save_dir not in (None, folder):
-            raise ValueError(f'save_dir={save_dir!r} and folder={folder!r} differ; give one of them')
+        if save_dir == '' or (folder is not None and save_dir not in (None, folder)):
+            raise ValueError(f'save_dir={save_dir!r} with folder={folder!r} is not allowed; give one of them')
         schedule, warmup, last = calls_of(schedule, warmup_iters, max_iter)
         moments = when(schedule, ALWAYS, ranks, stages)
         steps = [step for stage, step in STEPS.items() if stage in moments.stages]
@@ -153,7 +152,6 @@ class MemProfiler(FunctionCallback, PlainLoop):
         self._stats = MemoryStats(self.kind, [name for name, wanted in formats.items() if wanted], compress, layout)
         self.memory_stats = self._stats.readings
         self.fsdp_memory_stats = self._stats.peaks
-        self._calls: dict[str, Optional[Call]] = {}  # under way, of the training's own functions
         if cuda_allocator_history and torch.cuda.is_available():
             self.resources = frozenset({sessions.ALLOCATOR_HISTORY})
         super().__init__(
@@ -175,17 +173,17 @@ class MemProfiler(FunctionCallback, PlainLoop):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         self._plan.check(state.model, state.fsdp_config_version)
-        self._listen(self._make_recorder(state.model, state.optimizers))
         super().fit_start(state, logger)
+        self._listen(self._make_recorder(state.model, state.optimizers, FUNCTIONS))
 
     def close(self, state: State, logger: Logger) -> None:
         super().close(state, logger)
         self._listen(None)
 
     def _start(self, state: State, stamp: Stamp) -> None:
+        super()._start(state, stamp)
         if self._functions is None:  # evaluation or prediction alone
-            self._listen(self._make_recorder(state.model, state.optimizers))
-        self._calls = {}
+            self._listen(self._make_recorder(state.model, state.optimizers, FUNCTIONS))
         self._begin_window(stamp)
 
     def _stop(self, state: State, stamp: Stamp) -> None:
@@ -193,12 +191,3 @@ class MemProfiler(FunctionCallback, PlainLoop):
 
     def _cancel(self) -> None:
         self._end_window()
-
-    def _function_begins(self, function: str, state: State) -> None:
-        if self._functions is not None:
-            self._function_ends(function, state)  # one that an error has cut short, and that is tried again
-            self._calls[function] = self._functions.begin(function, marked=False, inputs=state.batch)
-
-    def _function_ends(self, function: str, state: State) -> None:
-        if self._functions is not None:
-            self._functions.end(self._calls.pop(function, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -17,6 +18,8 @@ from composer_memprof.report.module_memory import Layout, write_json, write_log
 from composer_memprof.words import warn
 
 YAML, JSON_LINES, PICKLE = '.yaml', '.jsonl', '.pickle'
+#: Readings that stay in memory; the files have all.
+_KEPT = 100_000
 _FSDP_STATS = 'rank_{rank}_fsdp_memory_stats.yaml'
 _WRITERS = {YAML: yaml_entry, JSON_LINES: json_line}
 
@@ -37,7 +40,8 @@ class MemoryStats:
         self._compress = compress
         self._layout = layout
         self._rank = dist.get_global_rank()
-        #: Values by key, and bytes by device and category at the peak, by function and iteration.
+        self._lock = threading.RLock()
+        #: The newest values by key, and bytes by device and category at the peak, by function and iteration.
         self.readings: dict[str, dict[str, Any]] = {}
         self.peaks: dict[tuple[str, int], dict[str, dict[str, int]]] = {}
         self._window: dict[str, dict[str, Any]] = {}
@@ -46,12 +50,9 @@ class MemoryStats:
         self._is_full = False
 
     def open(self, store: ArtifactStore, stamp: Stamp) -> None:
-        """A window begins: its files are there from now on."""
+        """A window begins: its files are there from the first reading on."""
         self._rank = dist.get_global_rank()
         self._store, self._stamp, self._window, self._growing = store, stamp, {}, {}
-        for suffix in _WRITERS:
-            if suffix in self._formats:
-                self._grow(suffix, self._kind + suffix.replace(YAML, ''), suffix)
 
     def close(self) -> None:
         """The window's files are complete."""
@@ -59,16 +60,22 @@ class MemoryStats:
         for file in growing.values():
             file.close()
         store, self._store = self._store, None
-        if store is not None and PICKLE in self._formats:
+        if store is not None and self._window and PICKLE in self._formats:
             values = self._window
             part = Part(f'{self._kind}{PICKLE}', PICKLE, lambda path: write_pickle(values, path), self._compress)
             store.save([part], self._stamp)
 
     def take(self, reading: Reading) -> None:
         key = reading.key(self._rank)
-        self.readings[key] = self._window[key] = reading.values
-        for suffix, write in _WRITERS.items():
-            if suffix in self._growing:
+        with self._lock:
+            self.readings[key] = self._window[key] = reading.values
+            if len(self.readings) > _KEPT:
+                self.readings.pop(next(iter(self.readings)))
+            for suffix, write in _WRITERS.items():
+                if suffix not in self._formats or self._store is None:
+                    continue
+                if suffix not in self._growing:
+                    self._grow(suffix, self._kind + suffix.replace(YAML, ''), suffix)
                 self._growing[suffix].write(write(key, reading.values))
 
     def take_memory(self, call: Call, memory: ModuleMemory, model: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Optional
 
 from composer.core import Timestamp
 from torch.nn import Module
@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from composer_memprof.artifacts.names import Stamp, folder_of
 from composer_memprof.artifacts.remote import FsspecDestination, scheme_of
-from composer_memprof.callbacks.base import ProfilingCallback
+from composer_memprof.callbacks.base import ProfilingCallback, check_writable
 from composer_memprof.callbacks.functions import FUNCTIONS
 from composer_memprof.callbacks.memory_stats import MemoryStats
 from composer_memprof.recorders import marked
@@ -30,6 +30,7 @@ class PlainLoop(ProfilingCallback):
     _plan: FunctionPlan
     _stats: MemoryStats
     _functions: Optional[FunctionMemoryRecorder] = None
+    enabled = True
 
     def connect(self, module: Module, optimizers: Sequence[Optimizer] = ()) -> Self:
         """Read the functions that are marked, and those in :meth:`memprofile_ctx`, from now to :meth:`disconnect`.
@@ -38,12 +39,16 @@ class PlainLoop(ProfilingCallback):
             ValueError: for a model or a place of files that is not allowed.
         """
         self.disconnect()
+        if not self.enabled:
+            return self
         remote = self.output.naming.remote
         if remote is not None and scheme_of(remote) is None:
             raise ValueError(f"remote_file_name={remote!r} needs a Trainer's logger; name a store, as s3://...")
         destination = FsspecDestination(self.output.storage_options, self.output.overwrite) if remote else None
+        folder = folder_of(self.output.folder, RUN_NAME)
+        check_writable(folder, self.output.folder)
         recorder = self._make_recorder(module, optimizers)
-        self._open_store(folder_of(self.output.folder, RUN_NAME), destination)
+        self._open_store(folder, destination)
         self._listen(recorder)
         self._begin_window(Stamp(RUN_NAME, Timestamp()))
         return self
@@ -67,19 +72,21 @@ class PlainLoop(ProfilingCallback):
     def memprofile_ctx(self, name: str) -> Iterator[None]:
         """Read memory around the code inside, as that of a function ``name``."""
         recorder = self._functions
-        call = recorder.begin(name) if recorder is not None else None
+        call = recorder.begin_part(name, marked=True) if recorder is not None else None
         try:
             yield
         finally:
             if recorder is not None:
-                recorder.end(call)
+                recorder.end_part(name, call)
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
-    def _make_recorder(self, model: Module, optimizers: Sequence[Optimizer]) -> FunctionMemoryRecorder:
+    def _make_recorder(
+        self, model: Module, optimizers: Sequence[Optimizer], reserved: Sequence[str] = ()
+    ) -> FunctionMemoryRecorder:
         self._plan.check(model)
         sources = self._plan.sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
-        return FunctionMemoryRecorder(self._plan.collection, sources, self._stats.take)
+        return FunctionMemoryRecorder(self._plan.collection, sources, self._stats.take, reserved)
 
     def _begin_window(self, stamp: Stamp) -> None:
         assert self._functions is not None
@@ -89,14 +96,18 @@ class PlainLoop(ProfilingCallback):
     def _end_window(self) -> None:
         if self._functions is not None:
             self._functions.close()
-            self._functions.warn_of_absent(FUNCTIONS)
         self._stats.close()
 
     def _listen(self, recorder: Optional[FunctionMemoryRecorder]) -> None:
-        """Have ``recorder`` told of marked functions, in place of the one before."""
-        before: Any = self._functions
+        """Have ``recorder`` told of marked functions, in place of the one before, whose counts go on."""
+        before, self._functions = self._functions, recorder
         if before is not None:
             marked.disconnect(before)
-        self._functions = recorder
-        if recorder is not None:
-            marked.connect(recorder)
+            before.close()
+        if recorder is None:
+            if before is not None:
+                before.warn_of_absent(FUNCTIONS)
+            return
+        if before is not None:
+            recorder.calls.update(before.calls)
+        marked.connect(recorder)

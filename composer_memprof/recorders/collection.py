@@ -30,6 +30,7 @@ class Collection:
         warmup (int): so many calls of each function are left out.
         last (int, optional): the last call of each that is read. None: no end.
         retain (frozenset): once each of these has come to its last call, hooks are taken out.
+        own (frozenset): kinds that functions were named for, beside those of every kind.
     """
 
     functions: Mapping[str, frozenset[str]]
@@ -37,6 +38,7 @@ class Collection:
     warmup: int = 0
     last: Optional[int] = None
     retain: frozenset[str] = frozenset({BATCH})
+    own: frozenset[str] = frozenset()
 
     def wants(self, iteration: int) -> bool:
         return self.warmup < iteration and (self.last is None or iteration <= self.last)
@@ -100,9 +102,15 @@ def collection(
         if kind not in (DEFAULT, *KINDS):
             raise ValueError(f'collect_funcs: kind {kind!r} is not allowed; {allowed_are([DEFAULT, *KINDS], kind)}')
     everywhere = _names(by_kind.get(DEFAULT), f'collect_funcs.{DEFAULT}')
-    functions = {kind: everywhere | _names(by_kind.get(kind), f'collect_funcs.{kind}') for kind in KINDS}
-    retained = frozenset().union(*functions.values()) if retain is None else _names(retain, 'retain_hooks_for_funcs')
-    return Collection(functions, collect_funcs is None, warmup, last, retained)
+    own = {kind: _names(by_kind.get(kind), f'collect_funcs.{kind}') for kind in KINDS}
+    functions = {kind: everywhere | own[kind] for kind in KINDS}
+    named = frozenset().union(*functions.values())
+    if not named and collect_funcs is not None:
+        raise ValueError(f'collect_funcs={collect_funcs!r} names no function, so that nothing would be read')
+    retained = named if retain is None else _names(retain, 'retain_hooks_for_funcs')
+    for name in sorted(retained - named) if collect_funcs is not None else ():
+        raise ValueError(f'retain_hooks_for_funcs: {name!r} is not read; {allowed_are(sorted(named), name)}')
+    return Collection(functions, collect_funcs is None, warmup, last, retained, frozenset(k for k in KINDS if own[k]))
 
 
 def _names(names: Optional[Iterable[str]], parameter: str) -> frozenset[str]:

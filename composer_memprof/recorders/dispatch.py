@@ -8,6 +8,7 @@ The private parts of torch that this needs stand here, each in a function of its
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -88,8 +89,14 @@ def _compile_nothing() -> Callable[[], None]:
 
     Under a dispatch mode torch.compile would give up on a function that it meets for the first time, for good.
     """
-    stance = torch.compiler.set_stance('eager_on_recompile')
-    return lambda: stance.__exit__(None, None, None)
+    ours = 'eager_on_recompile'
+    stance = torch.compiler.set_stance(ours)
+
+    def undo() -> None:
+        if torch._dynamo.eval_frame._stance.stance == ours:  # not where the user has chosen another meanwhile
+            stance.__exit__(None, None, None)
+
+    return undo
 
 
 class _Watch(TorchDispatchMode):
@@ -121,10 +128,11 @@ class _Watch(TorchDispatchMode):
         self.__enter__()
 
     def _end(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo = []
-        _take_off_the_stack(self)
+        undo, self._undo = self._undo, []
+        with contextlib.ExitStack() as stack:  # each, whatever becomes of the others
+            stack.callback(_take_off_the_stack, self)
+            for each in reversed(undo):
+                stack.callback(each)
 
     def _patch_resize(self) -> Callable[[], None]:
         """A storage is resized past the dispatcher; FSDP2 frees and allocates what it gathers so."""

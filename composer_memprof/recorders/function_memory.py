@@ -14,6 +14,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Collection_
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -22,6 +23,8 @@ from composer_memprof.recorders.collection import Collection
 from composer_memprof.words import nearest, warn
 
 Values = dict[str, Any]
+#: Of a function's name: a longer one could not be a key in YAML.
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,9 @@ class Call:
 
     function: str
     iteration: int
-    #: That read it; none where this call is not wanted.
+    #: That read it.
     sources: Mapping[str, Source]
+    thread: int
     #: What a source wants to know again at the end.
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -87,15 +91,24 @@ class FunctionMemoryRecorder:
         collection (Collection): which functions, by kind of source, and which of their calls.
         sources (Mapping): by kind.
         take (Callable): is given each reading.
+        reserved (Collection): names of the training's own functions, that a marked one can't have.
     """
 
-    def __init__(self, collection: Collection, sources: Mapping[str, Source], take: Callable[[Reading], None]) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        sources: Mapping[str, Source],
+        take: Callable[[Reading], None],
+        reserved: Collection_[str] = (),
+    ) -> None:
         self.collection = collection
         self._sources = dict(sources)
         self._take = take
-        self._lock = threading.Lock()
-        #: By function, the user's and the training's own of one name apart.
-        self._calls: Counter[tuple[str, bool]] = Counter()
+        self._lock = threading.RLock()  # a hook of the user's may be a marked function
+        #: By function.
+        self.calls: Counter[str] = Counter()
+        self._reserved = frozenset(reserved)
+        self._told_of_name = False
         self._ended: set[str] = set()
         self._opened: list[str] = []
         self._thread = 0
@@ -128,37 +141,68 @@ class FunctionMemoryRecorder:
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
-    def begin(self, function: str, marked: bool = True, inputs: Any = None) -> Optional[Call]:
-        """A function begins; returns what :meth:`end` takes.
+    def begin(self, name: str) -> Optional[Call]:
+        """A function begins that the user has marked; returns what :meth:`end` takes."""
+        if name in self._reserved:
+            if not self._told_of_name:
+                self._told_of_name = True
+                warn(
+                    f'MemProfiler leaves out the marked function {name!r}: a part of the training has that name; '
+                    f"give it another, as @memprofilable('my_{name}')"
+                )
+            return None
+        return self._begin(name, marked=True)
+
+    def begin_part(self, name: str, inputs: Any = None, marked: bool = False) -> Optional[Call]:
+        """A part of the training begins, as ``'forward'``.
 
         Args:
-            function (str): its name.
-            marked (bool): the user has marked it, so that it need not be named by the collection.
+            name (str): of it.
             inputs: tensors that it works on, in any nesting.
+            marked (bool): the user has marked it, so that it need not be named by the collection.
         """
+        call = self._begin(name, marked)
+        self.tell_of_part(name, inputs)
+        return call
+
+    def tell_of_part(self, name: str, inputs: Any = None) -> None:
+        """It begins, and is not counted."""
+        if self.is_open:
+            self._tell_all(lambda source: source.phase_begins(name, inputs))
+
+    def end_part(self, name: str, call: Optional[Call]) -> None:
+        if self.is_open:
+            self._tell_all(lambda source: source.phase_ends(name))
+        self.end(call)
+
+    def _begin(self, function: str, marked: bool) -> Optional[Call]:
+        function = function[:_LONGEST_NAME]
         with self._lock:
-            self._calls[function, marked] += 1
-            iteration = self._calls[function, marked]
+            self.calls[function] += 1
+            iteration = self.calls[function]
         if not self.is_open or os.getpid() != self._process:
             return None
-        call = Call(function, iteration, self._sources_of(function, iteration, marked))
-        if call.sources:
-            self._read(call, 'start')
-        self._tell_all(lambda source: source.phase_begins(function, inputs))
+        sources = self._sources_of(function, iteration, marked)
+        if not sources:
+            return None
+        call = Call(function, iteration, sources, threading.get_ident())
+        self._read(call, 'start')
         return call
 
     def end(self, call: Optional[Call]) -> None:
         """A function ends, well or not."""
         if call is None or not self.is_open:
             return
-        self._tell_all(lambda source: source.phase_ends(call.function))
-        if not call.sources:
-            return
         self._read(call, 'end')
         if self.collection.is_last(call.iteration):
             self._ended.add(call.function)
             if self.collection.retain <= self._ended:
                 self._take_hooks_out()
+
+    def drop(self, call: Optional[Call]) -> None:
+        """A function was cut short, and is begun anew: it has no end to be read."""
+        if call is not None and self.is_open:
+            self._values(call, 'end')
 
     def _sources_of(self, function: str, iteration: int, marked: bool) -> dict[str, Source]:
         if not self.collection.wants(iteration):
@@ -194,15 +238,19 @@ class FunctionMemoryRecorder:
                         source.close()
 
     def _read(self, call: Call, moment: str) -> None:
+        values = self._values(call, moment)
+        self._guarded('', lambda: self._take(Reading(call.function, call.iteration, moment, values)))
+
+    def _values(self, call: Call, moment: str) -> Values:
         values: Values = {}
         # What has been begun last ends first.
         kinds = list(call.sources) if moment == 'start' else list(reversed(list(call.sources)))
         for kind in kinds:
             source = call.sources[kind]
-            if kind in self._sources:
+            if kind in self._sources and not (source.one_thread and threading.get_ident() != call.thread):
                 read = source.begin if moment == 'start' else source.end
                 values.update(self._guarded(kind, functools.partial(read, call)) or {})
-        self._guarded('', lambda: self._take(Reading(call.function, call.iteration, moment, values)))
+        return values
 
     def _guarded(self, kind: str, action: Callable[[], Any]) -> Any:
         try:
@@ -214,16 +262,17 @@ class FunctionMemoryRecorder:
                 with suppress(Exception):  # it would say nothing new
                     source.close()
             elif not kind and self.is_open:
-                self.is_open = False
+                self.close()
                 warn(f'MemProfiler collects nothing any more: {type(error).__name__}: {error}')
             return None
 
     def warn_of_absent(self, others: Sequence[str] = ()) -> None:
         """Say which functions were to be read and never ran; ``others`` are names that could have been meant."""
-        ran = {function for function, _ in self._calls}
-        absent = sorted(self.collection.named - ran)
-        known = [*others, *ran]
-        if absent and not self._told_of_absent:
-            self._told_of_absent = True
+        if self.collection.marked or self._told_of_absent:  # nobody has named any
+            return
+        self._told_of_absent = True
+        absent = sorted(self.collection.named - set(self.calls))
+        known = [name for name in (*others, *self.calls) if name not in absent]
+        if absent:
             words = ', '.join(f'{name!r}{nearest(name, known)}' for name in absent)
             warn(f'MemProfiler was to read what never ran: {words}')

@@ -50,6 +50,9 @@ class FunctionPlan:
         module_memory (bool): whether memory is told by category and module.
         root_module (str, optional): whose submodules are told apart.
         depth (int): levels of modules whose states are kept.
+
+    Raises:
+        ValueError: for kinds of readings that are named and switched off.
     """
 
     collection: Collection
@@ -61,6 +64,21 @@ class FunctionPlan:
     module_memory: bool
     root_module: Optional[str]
     depth: int
+
+    def __post_init__(self) -> None:
+        """Refuse what would be asked for, and not be there."""
+        off = {
+            'saved_tensors': (self.saved_tensors, 'enable_saved_tensors_hooks=True'),
+            'fsdp': (self.module_memory, 'track_fsdp_mem=True'),
+            'cuda_allocator_history': (self.history, 'cuda_allocator_history=True'),
+        }
+        for kind, (is_on, switch) in off.items():
+            if kind in self.collection.own and not is_on:
+                raise ValueError(f'collect_funcs.{kind} is given, and nothing of it is read; it needs {switch}')
+        if self.root_module is not None and not isinstance(self.root_module, str):
+            raise ValueError(
+                f'fsdp_mem_tracker_root_module={self.root_module!r} is not allowed; it is the dotted name of a module'
+            )
 
     def check(self, model: nn.Module, fsdp_version: Optional[int] = None) -> None:
         """Refuse a model that can't be read so.
@@ -141,8 +159,12 @@ def hooks_of(
     if attributes is not None and (isinstance(attributes, str) or not isinstance(attributes, Sequence)):
         raise ValueError(f"save_hook_attrs={attributes!r} is not allowed; it is a list of attributes' names")
     read = tuple(_ATTRIBUTES if attributes is None else attributes) if enabled else ()
+    if not all(isinstance(name, str) for name in read):
+        raise ValueError(f"save_hook_attrs={attributes!r} is not allowed; it is a list of attributes' names")
     if hooks is None:
         return None, read
+    if not enabled:
+        raise ValueError('memory_hooks are given, and enable_memory_hooks=False; give one of them')
     if not isinstance(hooks, Mapping):
         raise ValueError(f'memory_hooks={hooks!r} is not allowed; it is a mapping of {", ".join(_HOOKS)}')
     for name in hooks:

@@ -11,6 +11,7 @@ from torch import nn
 
 from composer_memprof.recorders.allocator_history import AllocatorHistory
 from composer_memprof.recorders.function_memory import Call, Source, Values
+from composer_memprof.recorders.hooks import Hook
 from composer_memprof.recorders.memory_log import ModuleMemory
 from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
 from composer_memprof.recorders.proc import ProcessReader
@@ -79,7 +80,7 @@ class SavedTensorsSource(Source):
     """What autograd was given to keep since the start of the call.
 
     ``npp_diff`` by finetuning-scheduler's rule, every save of what is no parameter; ``saved_bytes_diff`` each storage
-    once, without inputs. Calls within a call share its hooks.
+    once, without inputs. Calls under way together share their hooks.
     """
 
     one_thread = True
@@ -88,14 +89,14 @@ class SavedTensorsSource(Source):
         self._model = model
         self._functions = functions
         self._recorder: Optional[SavedTensorsRecorder] = None
-        self._owner: Optional[Call] = None
+        self._users = 0
 
     def so_far(self) -> tuple[int, int]:
-        """By finetuning-scheduler's rule, and exactly, in the outermost call under way."""
+        """By finetuning-scheduler's rule, and exactly, in the calls under way."""
         return self._recorder.so_far() if self._recorder is not None else (0, 0)
 
     def close(self) -> None:
-        recorder, self._recorder, self._owner = self._recorder, None, None
+        recorder, self._recorder, self._users = self._recorder, None, 0
         if recorder is not None:
             recorder.end()
             if recorder.error is not None:
@@ -105,16 +106,20 @@ class SavedTensorsSource(Source):
         if self._recorder is None:
             recorder = SavedTensorsRecorder(self._model, self._functions)
             recorder.begin()
-            self._owner, self._recorder = call, recorder
-        call.notes['saved'] = self.so_far()
+            self._recorder = recorder
+        self._users += 1
+        call.notes['saved'] = self._recorder, *self.so_far()
         return {'npp_diff': 0, 'saved_bytes_diff': 0}
 
     def end(self, call: Call) -> Values:
+        recorder, packed_before, saved_before = call.notes['saved']
+        if recorder is not self._recorder:  # it was closed meanwhile
+            return {}
         packed, saved = self.so_far()
-        before = call.notes['saved']
-        if self._owner is call:
+        self._users -= 1
+        if not self._users:  # the calls may overlap without being nested
             self.close()
-        return {'npp_diff': packed - before[0], 'saved_bytes_diff': saved - before[1]}
+        return {'npp_diff': packed - packed_before, 'saved_bytes_diff': saved - saved_before}
 
 
 class ModuleMemorySource(Source):
@@ -188,8 +193,8 @@ class RootHooksSource(Source):
         self._process = ProcessReader()
         self._reset()
         self._handles = [
-            self._model.register_forward_pre_hook(self._before),
-            self._model.register_forward_hook(self._after),
+            self._model.register_forward_pre_hook(Hook(self._before)),
+            self._model.register_forward_hook(Hook(self._after)),
         ]
 
     def close(self) -> None:
@@ -224,12 +229,17 @@ class RootHooksSource(Source):
         return values
 
 
+def memory_info() -> Any:
+    """Of this process, as psutil has it; in finetuning-scheduler each module's ``mem_info_handle``."""
+    return psutil.Process().memory_info()
+
+
 class UserHooksSource(Source):
     """The user's own hooks around the forward of every module; what they set on the model is read there.
 
     As finetuning-scheduler calls them: ``pre(module, args)``, ``post(module, args, output)``, and ``reset(model,
     attributes)`` once they are in place and after each call that is read. While they are in place, each module has a
-    ``mem_info_handle()``, psutil's ``memory_info``. Afterwards it and the attributes are gone.
+    ``mem_info_handle()``. Afterwards it and the attributes are gone.
     """
 
     one_thread = has_hooks = True
@@ -246,15 +256,22 @@ class UserHooksSource(Source):
         self._pre, self._post, self._resets = pre, post, reset
         self._attributes = list(attributes)
         self._handles: list[Any] = []
+        self._error: Optional[BaseException] = None
 
     def open(self) -> None:
-        handle = psutil.Process().memory_info
         module: Any
         for module in self._model.modules():
-            module.mem_info_handle = handle
-            self._handles += [module.register_forward_pre_hook(hook) for hook in self._pre]
-            self._handles += [module.register_forward_hook(hook) for hook in self._post]
+            module.mem_info_handle = memory_info
+            self._handles += [module.register_forward_pre_hook(Hook(self._call, hook)) for hook in self._pre]
+            self._handles += [module.register_forward_hook(Hook(self._call, hook)) for hook in self._post]
         self._reset()
+
+    def _call(self, hook: Callable[..., Any], *arguments: Any) -> None:
+        """Of the user's hook: what it returns is not for the model, and what it raises not for the training."""
+        try:
+            hook(*arguments)
+        except Exception as error:
+            self._error = self._error or error
 
     def close(self) -> None:
         for handle in self._handles:
@@ -269,6 +286,8 @@ class UserHooksSource(Source):
             reset(self._model, self._attributes)
 
     def begin(self, call: Call) -> Values:
+        if self._error is not None:
+            raise self._error
         found = {name: getattr(self._model, name, None) for name in self._attributes}
         return {name: value for name, value in found.items() if value is not None}
 

@@ -5,10 +5,11 @@ While no profiler is connected, a marked function costs one more call, and nothi
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import os
-import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, Union
@@ -20,12 +21,13 @@ class Listener(Protocol):
     """Who is told of marked functions. Neither method may raise."""
 
     def begin(self, name: str) -> Any:
-        """A function begins; what is returned comes back when it ends."""
+        """A marked function begins; what is returned comes back when it ends."""
 
     def end(self, call: Any) -> None: ...
 
 
 _listeners: tuple[Listener, ...] = ()
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def connect(listener: Listener) -> None:
@@ -53,8 +55,8 @@ if hasattr(os, 'register_at_fork'):
 def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
     """Mark a function, a method, or a stretch of code, for :class:`MemProfiler`.
 
-    May be nested, recursive, and run on any thread. Coroutines and generators are seen from their first step to their
-    end.
+    May be nested, recursive, and run on any thread. Of a coroutine or a generator, each step from one wait or value to
+    the next is a call. What torch.compile compiles is not told of; the form with a name can't be inside of it.
 
     >>> @memprofilable
     ... def tokenize(text):
@@ -65,6 +67,9 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
     Args:
         target (Callable | str): what is marked, under its ``__name__``; or a name, which gives a context manager that
             is a decorator too.
+
+    Raises:
+        TypeError: for a class, or what can't be called.
     """
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(memprofilable(target.__func__))
@@ -74,25 +79,45 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
 
 
 def _marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if isinstance(function, type) or not callable(function):
+        raise TypeError(f'memprofilable marks functions and methods, not {function!r}; mark those of the class')
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            with _told(name):
-                return await function(*args, **kwargs)
+            return await _awaited(name, function(*args, **kwargs))
+
+    elif inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            step = generator.asend(None)
+            while True:
+                try:
+                    value = await _awaited(name, step)
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = generator.asend((yield value))
+                except GeneratorExit:
+                    await generator.aclose()
+                    raise
+                except BaseException as error:
+                    step = generator.athrow(error)
 
     elif inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _told(name):
-                return (yield from function(*args, **kwargs))
+            return (yield from _steps(name, function(*args, **kwargs)))
 
     else:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not _listeners or torch.compiler.is_dynamo_compiling():
+            # In this order: what is compiled is then not compiled anew as profilers come and go.
+            if _is_compiling() or not _listeners:
                 return function(*args, **kwargs)
             with _told(name):
                 return function(*args, **kwargs)
@@ -111,12 +136,33 @@ def _told(name: str) -> Iterator[None]:
             listener.end(call)
 
 
+def _steps(name: str, generator: Any) -> Any:
+    """Runs a generator, or a coroutine, step by step; between two steps others run."""
+    step, argument = generator.send, None
+    while True:
+        with _told(name):
+            try:
+                value = step(argument)
+            except StopIteration as stop:
+                return stop.value
+        try:
+            argument, step = (yield value), generator.send
+        except GeneratorExit:
+            generator.close()
+            raise
+        except BaseException as error:
+            argument, step = error, generator.throw
+
+
+_awaited = types.coroutine(_steps)
+
+
 class _Mark:
     """A name for a stretch of code, or for a function. One may be entered again while it is entered."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._entered = threading.local()
+        self._entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(name, default=())
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return _marked(function, self.name)
@@ -124,7 +170,9 @@ class _Mark:
     def __enter__(self) -> None:
         told = _told(self.name)
         told.__enter__()
-        self._entered.__dict__.setdefault('stack', []).append(told)
+        self._entered.set((*self._entered.get(), told))
 
     def __exit__(self, *error: Any) -> None:
-        self._entered.stack.pop().__exit__(*error)
+        *others, told = self._entered.get()
+        self._entered.set(tuple(others))
+        told.__exit__(*error)

@@ -9,7 +9,6 @@ placing.as_dict()
 from __future__ import annotations
 
 import collections
-import functools
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from composer_memprof.recorders.compiled import is_compiled
+from composer_memprof.recorders.hooks import Hook
 
 #: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
 _MOST = 100_000
@@ -65,8 +65,8 @@ class Placing:
             marks.append([_now_us(), running[-1]])
 
         for name, module in model.named_modules():
-            self._hooks.append(module.register_forward_pre_hook(functools.partial(enter, name)))
-            self._hooks.append(module.register_forward_hook(leave, always_call=True))
+            self._hooks.append(module.register_forward_pre_hook(Hook(enter, name)))
+            self._hooks.append(module.register_forward_hook(Hook(leave), always_call=True))
 
     def leave_modules(self) -> None:
         for hook in self._hooks:

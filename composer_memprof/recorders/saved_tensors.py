@@ -20,6 +20,7 @@ from torch import nn
 from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
+from composer_memprof.recorders.hooks import Hook
 from composer_memprof.recorders.module_names import OUTSIDE, plain_name
 from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.recorders.saved_storages import (
@@ -35,6 +36,8 @@ from composer_memprof.recorders.saved_storages import (
 
 #: The name of operations that the backward pass did not come to.
 UNKNOWN = '(not run backward)'
+#: Why nothing is seen of a batch.
+_TAKEN = 'a pair of saved-tensor hooks around the whole batch keeps what is saved'
 #: Points of the curve of live bytes that are kept at most.
 _CURVE_POINTS = 512
 
@@ -210,7 +213,7 @@ class SavedTensorsRecorder:
             return
         capture = _open_capture(self.model, self.functions)
         if capture is None:
-            self._unseen.setdefault('a pair of saved-tensor hooks around the whole batch keeps what is saved', set())
+            self._unseen.setdefault(_TAKEN, set())
         self._capture = capture
 
     def add_inputs(self, batch: Any) -> None:
@@ -281,10 +284,14 @@ def _open_capture(model: nn.Module, functions: Any) -> Optional[_Capture]:
     """None where someone else's hooks are active already."""
     current = _open.get(threading.get_ident())
     if current is not None:
-        if current.model is model and current.ledger.functions == functions:
+        if current.model is model:
+            if current.ledger.functions != functions:
+                return None
             current.users += 1
             return current
-        current.close()  # its training broke off
+        # Of another model: most often of a training that broke off.
+        current.ledger.unseen.setdefault('what came after another recording had begun on this thread', set())
+        current.close()
     if _hooks_are_active() or not _autograd._saved_tensors_hooks_is_enabled():
         return None
     return _Capture(model, functions)
@@ -324,6 +331,7 @@ class _Capture:
 
     def _put_in_place(self) -> None:
         module: Any
+        enter, leave = Hook(self._enter), Hook(self._exit)
         unhooked = self._modules_to_leave_alone()
         for name, module in self.model.named_modules():
             self._numbers[id(module)] = len(self.names)
@@ -333,9 +341,9 @@ class _Capture:
                 continue
             self._hooked.append(module)
             # As register_forward_pre_hook and register_forward_hook do, in a tenth of the time.
-            module._forward_pre_hooks[self._hook] = self._enter
+            module._forward_pre_hooks[self._hook] = enter
             module._forward_pre_hooks_with_kwargs[self._hook] = True
-            module._forward_hooks[self._hook] = self._exit
+            module._forward_hooks[self._hook] = leave
             module._forward_hooks_always_called[self._hook] = True
         self._originals: tuple[Any, ...] = ()
         self._replacements: tuple[Any, ...] = ()
@@ -369,7 +377,13 @@ class _Capture:
         if _open.get(self._thread) is not self:
             return
         del _open[self._thread]
-        self._without_ours(again=False)
+        try:
+            if threading.get_ident() == self._thread:  # from another, it is that one's pair that would go
+                self._without_ours(again=False)
+        finally:
+            self._take_hooks_out()
+
+    def _take_hooks_out(self) -> None:
         self._unwatch_other_hooks()
         for module in self._hooked:
             for hooks in (
