@@ -115,7 +115,9 @@ def push(
 @app.command()
 def inspect(
     snapshot: Path = typer.Argument(
-        ..., help="a memory snapshot, gzipped or not; of a run's folder, the newest", metavar='SNAPSHOT'
+        ...,
+        help="a memory snapshot, gzipped or not; of a run's folder, that of its failure, else the newest",
+        metavar='SNAPSHOT',
     ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
@@ -126,11 +128,14 @@ def inspect(
     from composer_memprof.report.snapshot_tables import answer_text
 
     with _refusing_in_one_line(snapshot):
-        snapshot = next(iter(snapshots_of(snapshot).values()))
+        folder, snapshot = snapshot, next(iter(snapshots_of(snapshot).values()))
         answer = answer_of(load_snapshot(snapshot))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(answer)))
-    elif answer.devices:
+        return
+    if folder != snapshot:
+        typer.echo(f'{snapshot}')
+    if answer.devices:
         Console(highlight=False).print(answer_text(answer))
     else:
         typer.echo(f'{snapshot}: no allocation was recorded')

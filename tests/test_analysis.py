@@ -15,11 +15,12 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.analysis.answer import SnapshotAnswer, answer_of
 from composer_memprof.analysis.lifetimes import lifetimes
 from composer_memprof.analysis.peak import Peak
+from composer_memprof.analysis.run_snapshots import snapshots_of
 from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.snapshots import write_pickle
-from tests.conftest import child_environment, train
+from tests.conftest import Regression, child_environment, make_trainer, train
 from tests.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
 
@@ -198,7 +199,25 @@ def test_of_a_runs_folder_the_newest_snapshot_is_inspected() -> None:
         inspect(Path('test-run')),
         inspect(Path('test-run/torch_traces/rank0.5.memory_snapshot.pickle')),
     )
-    assert of_folder.returncode == 0 and of_folder.stdout == of_file.stdout
+    assert of_folder.returncode == 0
+    first, rest = of_folder.stdout.split('\n', 1)
+    assert first.endswith('rank0.5.memory_snapshot.pickle') and rest == of_file.stdout
+
+
+def test_of_a_runs_folder_that_of_a_failure_comes_first() -> None:
+    class Fails(Regression):
+        def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+            raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB.')
+
+    for model, more in ((None, {}), (Fails(), {'on_oom': True})):
+        trainer = make_trainer(MemorySnapshot(schedule={'active': '1ba', 'skip': '5ba'}, **more), model=model)
+        try:
+            trainer.fit()
+        except torch.OutOfMemoryError:
+            trainer.close()
+        trainer.close()
+    (found,) = snapshots_of(Path('test-run')).values()
+    assert found.name == 'rank0.0.memory_snapshot.oom.pickle', 'and not the later one of batch 6'
 
 
 def test_a_snapshot_without_allocations_says_so() -> None:

@@ -25,6 +25,11 @@ FORWARD = {'filename': f'{SITE}/nn/modules/linear.py', 'line': 1, 'name': 'forwa
 BACKWARD = {'filename': f'{SITE}/autograd/__init__.py', 'line': 1, 'name': 'backward'}
 OPTIMIZER = {'filename': f'{SITE}/optim/adamw.py', 'line': 1, 'name': 'step'}
 LOADER = {'filename': f'{SITE}/utils/data/dataloader.py', 'line': 1, 'name': '__next__'}
+TRAINER = {
+    'filename': '/x/lib/python3.11/site-packages/composer/trainer/trainer.py',
+    'line': 1,
+    'name': '_train_microbatches',
+}
 ZERO_GRAD = {'filename': f'{SITE}/nn/modules/module.py', 'line': 1, 'name': 'zero_grad'}
 INIT = {'filename': f'{SITE}/nn/modules/linear.py', 'line': 1, 'name': '__init__'}
 
@@ -193,6 +198,7 @@ def test_a_second_microbatch_does_not_make_an_activation_temporary() -> None:
         ([BACKWARD, FRAME], None, 'gradient'),
         ([BACKWARD, FRAME], [BACKWARD, FRAME], 'temporary'),
         ([OPTIMIZER, FRAME], None, 'optimizer_state'),
+        ([FRAME, TRAINER, OPTIMIZER], None, 'unknown'),  # the batch's copy, within Composer's closure
         ([OPTIMIZER, FRAME], [OPTIMIZER, FRAME], 'temporary'),
         ([LOADER, FRAME], [FRAME], 'input'),
         ([INIT, FRAME], None, 'parameter'),

@@ -177,6 +177,7 @@ def test_a_run_that_breaks_off_outside_of_a_window_leaves_what_filled_the_memory
     assert job.returncode == (128 + signal.SIGTERM if happens == TERMINATED else 1)
     assert happens == TERMINATED or happens.split("'")[1] in errors, 'the exception is unchanged'
     stem = f'rank0.8.memory_snapshot{mark}'
+    assert f'{stem}.pickle; or open ' in errors, 'where to look'
     made = {entry.path: entry for entry in entries(Path('test-run')) if entry.batch == 8 and stem in entry.path}
     assert sorted(made) == [f'{stem}.html', f'{stem}.pickle', f'{stem}.summary.json']
     for entry in made.values():

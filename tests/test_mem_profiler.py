@@ -57,6 +57,7 @@ def test_the_second_batch_is_read_at_its_start_and_end() -> None:
     packed = json.loads((FOLDER / hook.path).read_text())['packed_bytes']
     assert found[KEYS[0]]['npp_diff'] == 0
     assert found[KEYS[1]]['npp_diff'] == packed > found[KEYS[1]]['saved_bytes_diff'] > 0
+    assert not [name for name in found[KEYS[0]] if 'forward' in name], 'there has been none yet'
     end = found[KEYS[1]]
     assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward']
     assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] <= packed
@@ -264,6 +265,21 @@ def test_hooks_go_once_the_functions_that_retain_them_are_done() -> None:
 
 
 # -- marked functions -------------------------------------------------------------------------------------------------
+
+
+def test_readings_within_a_call_leave_its_own_as_they_are() -> None:
+    class Inner(Regression):
+        @memprofilable
+        def hidden(self, batch: Any) -> torch.Tensor:
+            return self.net(batch[0])
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.hidden(batch)
+
+    train(MemProfiler(), model=Inner())
+    end, inner = stats()[KEYS[1]], stats()['0.hidden.2.end']
+    assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward'] < 100 << 20
+    assert 'rss_diff' not in inner and inner['npp_diff'] > 0
 
 
 def test_a_marked_method_is_read_without_being_named_and_only_then() -> None:

@@ -13,8 +13,8 @@ from composer_memprof.analysis.snapshot import Frame, Stack
 
 #: Packages that call the user's code, or are called by all of it.
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
-#: This project's own runner, which calls the user's code as well.
-_RUNNER = ('composer_memprof/cli.py', 'composer_memprof/runner.py')
+#: What of this project calls the user's code as well: its runner, and its mark on a function.
+_RUNNER = ('composer_memprof/cli.py', 'composer_memprof/runner.py', 'composer_memprof/recorders/marked.py')
 _INSTALLED = ('site-packages/', 'dist-packages/')
 #: On a GPU the backward pass runs on torch's own threads, which have no Python frames.
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')

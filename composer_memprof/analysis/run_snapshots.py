@@ -1,4 +1,4 @@
-"""Which snapshots to compare: a file itself, or of a run's folder the newest of each rank."""
+"""Which snapshots to look at: a file itself, or of a run's folder that of its failure, else the newest, of each rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def snapshots_of(path: Path) -> dict[int | None, Path]:
     """
     if not path.is_dir():
         return {None: path}
-    newest: dict[int | None, tuple[int, float, Path]] = {}
+    newest: dict[int | None, tuple[bool, int, float, Path]] = {}
     for manifest in find_manifests(path):
         for entry in read_manifest(manifest):
             if entry.kind != _KIND or entry.status in ('removed', 'open'):
@@ -27,11 +27,12 @@ def snapshots_of(path: Path) -> dict[int | None, Path]:
             file = _inside(manifest.parent, entry)
             if not file.is_file():
                 continue
-            found = (entry.batch, file.stat().st_mtime, file)
+            of_failure = any(f'.{mark}.' in file.name for mark in ('oom', 'exception'))
+            found = (of_failure, entry.batch, file.stat().st_mtime, file)
             newest[entry.rank] = max(newest.get(entry.rank, found), found)
     if not newest:
         raise SnapshotError(f'{path} has no manifest that lists a memory snapshot which is there')
-    return {rank: found[2] for rank, found in sorted(newest.items(), key=lambda item: item[0] or 0)}
+    return {rank: found[-1] for rank, found in sorted(newest.items(), key=lambda item: item[0] or 0)}
 
 
 def _inside(folder: Path, entry: Entry) -> Path:

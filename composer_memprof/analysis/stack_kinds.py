@@ -11,6 +11,8 @@ from composer_memprof.analysis.snapshot import Frame, Stack
 #: In the order of their codes.
 KINDS = ('unknown', 'forward', 'backward', 'optimizer', 'zero_grad', 'loader', 'module')
 UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, LOADER, MODULE = range(7)
+#: Of a frame that is the trainer's own: what lies further out says nothing.
+_TRAINER = -1
 
 _MAKES_MODULES = ('__init__', 'reset_parameters', '_apply', 'to_empty')
 
@@ -28,6 +30,8 @@ def stack_kinds(stacks: Sequence[Stack]) -> np.ndarray:
             kind = known.get(frame)
             if kind is None:
                 kind = known[frame] = _kind(frame)
+            if kind == _TRAINER:
+                break
             if kind != UNKNOWN:
                 kinds[number] = kind
                 break
@@ -42,6 +46,8 @@ def _kind(frame: Frame) -> int:
         return BACKWARD if 'torch::autograd::Engine' in name or 'autograd::python::PythonEngine' in name else UNKNOWN
     if '/torch/optim/' in file:
         return OPTIMIZER
+    if file.endswith('composer/trainer/trainer.py') and name.startswith('_train_microbatch'):
+        return _TRAINER
     if '/torch/autograd/' in file:
         return BACKWARD if 'backward' in name else UNKNOWN
     if '/torch/_tensor.py' in file and name == 'backward':

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional, Union
 
 import torch
@@ -29,6 +30,7 @@ from composer_memprof.recorders.snapshots import write_pickle
 from composer_memprof.report.snapshot_page import write_snapshot_page
 from composer_memprof.schedule import ScheduleInput, window
 from composer_memprof.signals import uninterrupted
+from composer_memprof.words import warn
 
 #: Out of memory may come again and again, where the training tries smaller microbatches.
 _MOST_OOMS = 3
@@ -188,7 +190,8 @@ class MemorySnapshot(PhasedCallback):
         if recording.active:
             recording.mark(phase, state)
 
-    def _save(self, make: Make, stamp: Stamp) -> None:
+    def _save(self, make: Make, stamp: Stamp, failure: str = '') -> None:
+        """Write the snapshot's files. ``failure``: what it was taken for, of which a word is said."""
         take = functools.cache(make)
         read = functools.cache(lambda: read_snapshot(take()))
         title = f'{stamp.run_name}, rank {dist.get_global_rank()}, batch {stamp.timestamp.batch.value}'
@@ -199,7 +202,14 @@ class MemorySnapshot(PhasedCallback):
                 Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
             ],
             stamp,
+            then=functools.partial(self._tell, failure, stamp) if failure else None,
         )
+
+    def _tell(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
+        """Where to look, for whoever reads the end of a log."""
+        if self.kind in paths:
+            page = f'; or open {paths[f"{self.kind}.page"]}' if f'{self.kind}.page' in paths else ''
+            warn(f'{failure} in batch {stamp.timestamp.batch.value}: composer-memprof inspect {paths[self.kind]}{page}')
 
     # -- standing by: recording outside of windows, for the case that the training breaks off --------------------
 
@@ -262,7 +272,8 @@ class MemorySnapshot(PhasedCallback):
         stamp = replace(self._stamp('train', state), mark='.oom' if oom else '.exception')
         try:
             with uninterrupted():
-                self._save(self._stand_by.end(state, self._of_broken_fit), stamp)
+                failure = 'out of memory' if oom else 'the training broke off'
+                self._save(self._stand_by.end(state, self._of_broken_fit), stamp, failure)
         finally:
             sessions.release(self._stand_by)
 
@@ -278,7 +289,8 @@ class MemorySnapshot(PhasedCallback):
             oom['allocated'] = torch.cuda.memory_allocated(device)
             oom['reserved'] = torch.cuda.memory_reserved(device)
             with uninterrupted():
-                self._save(recording.take(state, {'oom': oom}), replace(self._stamp('train', state), mark='.oom'))
+                stamp = replace(self._stamp('train', state), mark='.oom')
+                self._save(recording.take(state, {'oom': oom}), stamp, 'out of memory')
         except Exception as error:  # it would take the place of the out-of-memory error
             self._step_aside(error)
 

@@ -170,9 +170,9 @@ class ModuleMemorySource(Source):
 
 
 class RootHooksSource(Source):
-    """Host memory and packed bytes around the model's own forward: ``rss_pre_forward`` and the like.
+    """Host memory and packed bytes around the model's own forward passes within a call: ``rss_pre_forward`` and the like.
 
-    ``rss_diff`` adds up the forward calls since the last end of a function.
+    Of the last of them, and as ``rss_diff`` added up over all. A call in which none began or ended has none of these.
 
     Args:
         packed (Callable): the bytes that autograd was given to keep so far.
@@ -187,46 +187,49 @@ class RootHooksSource(Source):
         self._attributes = attributes
         self._process: Optional[ProcessReader] = None
         self._handles: list[Any] = []
-        self._values: Values = {}
+        self._before: list[tuple[int, int]] = []
+        self._after: list[tuple[int, int]] = []
+        self._users = 0
 
     def open(self) -> None:
         self._process = ProcessReader()
-        self._reset()
         self._handles = [
-            self._model.register_forward_pre_hook(Hook(self._before)),
-            self._model.register_forward_hook(Hook(self._after)),
+            self._model.register_forward_pre_hook(Hook(self._note, self._before)),
+            self._model.register_forward_hook(Hook(self._note, self._after)),
         ]
 
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._users = 0
         if self._process is not None:
             self._process.close()
 
-    def _rss(self) -> int:
-        return self._process.rss() if self._process is not None else 0
-
-    def _reset(self) -> None:
-        names = ('rss_pre_forward', 'rss_post_forward', 'rss_diff', 'npp_pre_forward', 'npp_post_forward')
-        self._values = dict.fromkeys(names, 0)
-
-    # Neither may raise into the forward pass; reading one's own size does not fail.
-    def _before(self, *_: Any) -> None:
-        self._values.update(rss_pre_forward=self._rss(), npp_pre_forward=self._packed())
-
-    def _after(self, *_: Any) -> None:
-        values = self._values
-        values.update(rss_post_forward=self._rss(), npp_post_forward=self._packed())
-        values['rss_diff'] += values['rss_post_forward'] - values['rss_pre_forward']
+    def _note(self, notes: list[tuple[int, int]], *_: Any) -> None:
+        if self._users and self._process is not None:
+            notes.append((self._process.rss(), self._packed()))
 
     def begin(self, call: Call) -> Values:
-        return {name: value for name, value in self._values.items() if name in self._attributes}
+        if not self._users:
+            self._before.clear()
+            self._after.clear()
+        self._users += 1
+        call.notes['forwards'] = len(self._before), len(self._after)
+        return {}
 
     def end(self, call: Call) -> Values:
-        values = self.begin(call)
-        self._reset()
-        return values
+        self._users -= 1
+        began, ended = call.notes['forwards']
+        before, after = self._before[began:], self._after[ended:]
+        values: Values = {}
+        if before:
+            values['rss_pre_forward'], values['npp_pre_forward'] = before[-1]
+        if after:
+            values['rss_post_forward'], values['npp_post_forward'] = after[-1]
+        if before and len(before) == len(after):
+            values['rss_diff'] = sum(one[0] for one in after) - sum(one[0] for one in before)
+        return {name: value for name, value in values.items() if name in self._attributes}
 
 
 def memory_info() -> Any:

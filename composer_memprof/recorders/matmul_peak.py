@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 #: A product that takes so long is large enough.
 _LONG_S = 0.01
 _LARGEST = 2048
-_REPEATS = 5
+_REPEATS = 12
 
 
 def matmul_peak(dtype: torch.dtype) -> float:

@@ -36,7 +36,7 @@ def flops_text(data: Mapping[str, Any]) -> str:
         ('optimizer', human_flops(data['optimizer_flops']), ''),
         ('hardware FLOPs', human_flops(data['hardware_flops']), 'all of these'),
         ("the device's peak", human_flops(device['peak_flops'], '/s'), f'{device["name"]}; {device["peak_source"]}'),
-        ('MFU', _percent(data['mfu']), 'model FLOPs a second, of the peak'),
+        ('MFU', _percent(data['mfu']), f'model FLOPs a second, of the peak{_doubt(data["mfu"])}'),
         ('HFU', _percent(data['hfu']), 'hardware FLOPs a second, of the peak'),
         ('batches a second', _number(data['actual_batches_per_sec']), ''),
         ('at most', _number(data['max_batches_per_sec']), 'at the peak'),
@@ -92,6 +92,11 @@ def human_flops(count: Optional[float], per: str = '') -> str:
             break
         size /= 1000
     return f'{size:.4g} {unit}FLOP{per}'
+
+
+def _doubt(mfu: Optional[float]) -> str:
+    """More than all there is: the peak was measured while the machine was busy, or is not this device's."""
+    return '; over 100 %, so that the peak is too low: give peak_flops' if mfu is not None and mfu > 1 else ''
 
 
 def _percent(value: Optional[float]) -> str:

@@ -50,6 +50,12 @@ class Lists extends Canvases {
   explainColours() {
     const { colourBy } = this;
     const groups = this.groupsAt(this.moment, colourBy).filter(({ key }) => key >= 0);
+    if (colourBy === 'category') {
+      // The few that there are stand there at every moment, since the timeline shows them all.
+      const listed = new Set(groups.map(({ key }) => key));
+      this.timeline.categories ??= new Set(this.timeline.category);
+      for (const key of this.timeline.categories) if (!listed.has(key)) groups.push({ key, bytes: 0 });
+    }
     const shown = groups.slice(0, LEGEND).map(({ key, bytes }) =>
       make(
         'button',

@@ -20,6 +20,8 @@ from composer_memprof.words import human_bytes
 _NEXT = (
     ('memory_snapshot', '{command} inspect'),
     ('torch_profiler.summary', 'less -S'),
+    ('fsdp_mem_tracker', 'less -S'),
+    ('saved_tensors_hook.table', 'less -S'),
     ('host_rss', 'tail -n 1'),
 )
 
@@ -62,9 +64,10 @@ def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
 
 
 def page_to_open(artifacts: Sequence[Artifact]) -> Optional[Path]:
-    """The newest page."""
-    pages = [artifact.path for artifact in artifacts if artifact.path.suffix == '.html']
-    return _short(pages[-1]) if pages else None
+    """The newest page, of a memory snapshot where there is one."""
+    pages = [artifact for artifact in artifacts if artifact.path.suffix == '.html']
+    pages = [page for page in pages if page.entry.kind.startswith('memory_snapshot')] or pages
+    return _short(pages[-1].path) if pages else None
 
 
 def _short(path: Path) -> Path:
