@@ -72,7 +72,9 @@ def test_the_seed_settles_the_first_weights_too() -> None:
 
 @pytest.mark.parametrize('workers', [0, 2])
 def test_ctrl_c_is_quiet_and_tells_what_is_there(workers: int) -> None:
-    settings = [*SMALL, f'train_loader.num_workers={workers}', 'max_duration=100000ba', 'progress_bar=false']
+    # An epoch that outlasts the test: a signal in the end of a DataLoader's iterator, its __del__, is lost by Python.
+    settings = [*SMALL, 'train_loader.max_bytes=8000000', f'train_loader.num_workers={workers}']
+    settings += ['max_duration=100000ba', 'progress_bar=false']
     for name, skip in (('torch_profiler', 0), ('memory_snapshot', 3)):
         schedule = f'{{skip: {skip}ba, warmup: 0ba, active: 2ba, every: 6ba, repeat: 0}}'
         settings.append(f'callbacks.memprof_{name}.schedule={schedule}')
@@ -84,10 +86,14 @@ def test_ctrl_c_is_quiet_and_tells_what_is_there(workers: int) -> None:
         env=child_environment(),
         start_new_session=True,
     )
-    wait_for(lambda: any(entry.kind == 'torch_profiler' for entry in entries(Path('runs'))), 40)
-    time.sleep(1)
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the workers too
-    output, errors = run.communicate(timeout=60)
+    try:
+        wait_for(lambda: any(entry.kind == 'torch_profiler' for entry in entries(Path('runs'))), 60)
+        time.sleep(1)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does: the workers too
+        output, errors = run.communicate(timeout=60)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 128 + signal.SIGINT
     assert 'Traceback' not in errors
     assert 'What quickstart left in runs/quickstart' in output
