@@ -57,7 +57,7 @@ class Job:
 
     run: Callable[[], None]
     owner: object
-    begin: Optional[Callable[[], None]] = None
+    begin: Optional[Callable[[], object]] = None
 
 
 class Lane:
@@ -222,10 +222,15 @@ def is_own_child(pid: int) -> bool:
     return pid in _children
 
 
-def fork(function: Callable[[], Iterable[Any]]) -> Optional[Child]:
+def fork(function: Callable[[], Iterable[Any]], settle: Optional[Callable[[], object]] = None) -> Optional[Child]:
     """Start ``function`` in a forked child; None where that can't be had, so that the caller runs it itself.
 
     The child may read everything, touches no device, and ends without running anyone's exit handlers.
+
+    Args:
+        function (Callable): yields what :meth:`Child.results` is to find.
+        settle (Callable, optional): called right before the fork, with nothing between that lets other threads run:
+            it returns once none of them holds a lock that ``function`` takes. In the child it would be held for good.
     """
     if sys.platform != 'linux' or exiting():
         return None
@@ -238,6 +243,8 @@ def fork(function: Callable[[], Iterable[Any]]) -> Optional[Child]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of threads, of which the child has none
+            if settle is not None:
+                settle()
             pid = os.fork()
         if not pid:
             _be_the_child(function, writing)

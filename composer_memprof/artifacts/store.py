@@ -61,6 +61,19 @@ class Part:
         return f'{self.suffix}.gz' if self.compress else self.suffix
 
 
+@dataclass(frozen=True)
+class Fleeting:
+    """What the parts of a window read that is gone, or has changed, once :meth:`ArtifactStore.save` has returned.
+
+    Args:
+        read (Callable): reads it and keeps it for the parts. Called only where no forked child can do so.
+        settle (Callable): as in :func:`~composer_memprof.artifacts.background.fork`.
+    """
+
+    read: Callable[[], object]
+    settle: Callable[[], object]
+
+
 @dataclass
 class _Window:
     """What is kept or removed together."""
@@ -123,6 +136,7 @@ class ArtifactStore:
         *,
         here: bool = False,
         then: Optional[Callable[[dict[str, Path]], None]] = None,
+        fleeting: Optional[Fleeting] = None,
     ) -> None:
         """Write a window's files.
 
@@ -131,11 +145,17 @@ class ArtifactStore:
             stamp (Stamp): the moment in their names.
             here (bool): write on the calling thread, because the files are needed when this returns.
             then (Callable, optional): told of the paths by kind, once they are complete.
+            fleeting (Fleeting, optional): what has to be read now: the child is forked at once, whatever else waits.
         """
         writing = _Writing(self, parts, stamp, then)
         self._guarded(self._manifest.open)
         if here or exiting():
             writing.run()
+            return
+        if fleeting is not None:
+            if not writing.begin(fleeting.settle):
+                fleeting.read()
+            _writer.submit(Job(writing.run, owner=self))
             return
         _writer.submit(Job(writing.run, owner=self, begin=writing.begin))
         _writer.advance()
@@ -521,8 +541,10 @@ class _Writing:
         self._then = then
         self._child: Optional[Child] = None
 
-    def begin(self) -> None:
-        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)))
+    def begin(self, settle: Optional[Callable[[], object]] = None) -> bool:
+        """Whether a child is at it."""
+        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)), settle)
+        return self._child is not None
 
     def run(self) -> None:
         self._store._guarded(self._see_through)

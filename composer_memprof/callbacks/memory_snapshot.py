@@ -17,7 +17,7 @@ from composer.utils import dist
 from composer_memprof.analysis.snapshot_file import read_snapshot
 from composer_memprof.analysis.summary import write_summary
 from composer_memprof.artifacts.names import Naming, Stamp
-from composer_memprof.artifacts.store import Part
+from composer_memprof.artifacts.store import Fleeting, Part
 from composer_memprof.callbacks import sessions
 from composer_memprof.callbacks.base import Output, Ranks, Stages, when
 from composer_memprof.callbacks.phases import PhasedCallback
@@ -180,7 +180,7 @@ class MemorySnapshot(PhasedCallback):
         self._window.begin(state)
 
     def _stop(self, state: State, stamp: Stamp) -> None:
-        self._save(self._window.end(state, self._of_broken_fit), stamp)
+        self._end(self._window, state, stamp)
 
     def _cancel(self) -> None:
         self._window.cancel()
@@ -189,6 +189,12 @@ class MemorySnapshot(PhasedCallback):
         recording = self._window if self._window.active else self._stand_by
         if recording.active:
             recording.mark(phase, state)
+
+    def _end(self, recording: SnapshotRecording, state: State, stamp: Stamp, failure: str = '') -> None:
+        try:
+            self._save(recording.end(state, self._of_broken_fit), stamp, failure)
+        finally:
+            recording.let_go()
 
     def _save(self, make: Make, stamp: Stamp, failure: str = '') -> None:
         """Write the snapshot's files. ``failure``: what it was taken for, of which a word is said."""
@@ -203,6 +209,8 @@ class MemorySnapshot(PhasedCallback):
             ],
             stamp,
             then=functools.partial(self._tell, failure, stamp) if failure else None,
+            # To put the allocator's history into Python takes long, and the training would wait for it.
+            fleeting=Fleeting(take, AllocatorHistory.settle) if self.kineto is None else None,
         )
 
     def _tell(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
@@ -273,7 +281,7 @@ class MemorySnapshot(PhasedCallback):
         try:
             with uninterrupted():
                 failure = 'out of memory' if oom else 'the training broke off'
-                self._save(self._stand_by.end(state, self._of_broken_fit), stamp, failure)
+                self._end(self._stand_by, state, stamp, failure)
         finally:
             sessions.release(self._stand_by)
 

@@ -52,20 +52,28 @@ class SnapshotRecording:
                 self._placing.see_inputs(state.batch)
 
     def end(self, state: State, about: Optional[dict[str, Any]] = None) -> Make:
-        """End the recording. ``about``: what else the snapshot is to carry."""
+        """End the recording. ``about``: what else the snapshot is to carry.
+
+        On a GPU the snapshot has to be made, in a forked child or here, before :meth:`let_go`.
+        """
         self.active = False
         self._placing.leave_modules()
         if isinstance(self.source, KinetoRecorder):
             modules = {id(module): name for name, module in state.model.named_modules()}
             make: Make = functools.partial(cpu_allocations.snapshot_of, self.source.stop(self), modules)
         else:
-            make = functools.partial(dict, self.source.stop())
+            make = self.source.take
         return self._with_notes(make, state, about)
+
+    def let_go(self) -> None:
+        """After :meth:`end`: let go of what the snapshot was made of."""
+        if isinstance(self.source, AllocatorHistory):
+            self.source.cancel()
 
     def take(self, state: State, about: Optional[dict[str, Any]] = None) -> Make:
         """A snapshot of a GPU's history as it stands, which goes on."""
         assert isinstance(self.source, AllocatorHistory), 'a profiler has to be stopped first'
-        return self._with_notes(functools.partial(dict, self.source.take()), state, about)
+        return self._with_notes(self.source.take, state, about)
 
     def cancel(self) -> None:
         """End a warm-up, or a recording, without a result."""

@@ -44,8 +44,17 @@ class AllocatorHistory:
             self.cancel()
 
     def take(self) -> dict[str, Any]:
-        """The snapshot so far; the recording goes on."""
+        """The snapshot so far; the recording goes on. Asks nothing of the device, so that a forked child may do it."""
         return torch.cuda.memory._snapshot()
+
+    @staticmethod
+    def settle() -> None:
+        """Return once no other thread is amid an allocation, so that a child forked right after can take a snapshot.
+
+        The counters of a device are read under its allocator's lock.
+        """
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.memory_stats_as_nested_dict(device)
 
     def cancel(self) -> None:
         """End the recording without a snapshot."""
