@@ -1,9 +1,11 @@
-"""What a CUDA device alone can show."""
+"""What a CUDA device alone can show, or torch's allocator over a stand-in of it (``tests/deviceless``)."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,21 +14,39 @@ import pytest
 import torch
 from composer.core import Callback
 
-from composer_memprof import MemorySnapshot, TorchProfiler
+from composer_memprof import (
+    Flops,
+    FSDPMemTracker,
+    HostRSS,
+    MemorySnapshot,
+    MemProfiler,
+    Memray,
+    SavedTensorsHook,
+    TorchProfiler,
+    VizTracer,
+)
 from composer_memprof.analysis.answer import answer_of
+from composer_memprof.analysis.lifetimes import lifetimes
 from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.recorders.allocator_history import AllocatorHistory
-from tests.conftest import entries, train, wait_for
+from tests import deviceless
+from tests.conftest import entries, make_trainer, train, wait_for
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device'),
 ]
 RUN = Path('test-run/torch_traces')
+runs_kernels = pytest.mark.skipif(deviceless.is_on(), reason='needs a device that runs kernels')
+
+
+def train_on_gpu(*callbacks: Any, **more: Any) -> Any:
+    # Composer takes the end of an epoch from the device, of batches from its own count.
+    return train(*callbacks, device='gpu', **{'max_duration': '12ba', **more})
 
 
 def test_a_snapshot_holds_the_allocators_history_with_python_frames() -> None:
-    train(MemorySnapshot(), device='gpu')
+    train_on_gpu(MemorySnapshot())
     snapshot = pickle.loads((RUN / 'rank0.4.memory_snapshot.pickle').read_bytes())
     events = [event for trace in snapshot['device_traces'] for event in trace]
     assert {'alloc', 'free_completed'} <= {event['action'] for event in events}
@@ -35,7 +55,7 @@ def test_a_snapshot_holds_the_allocators_history_with_python_frames() -> None:
 
 
 def test_recording_off_means_off() -> None:
-    train(MemorySnapshot(), device='gpu')
+    train_on_gpu(MemorySnapshot())
     before = sum(len(trace) for trace in torch.cuda.memory._snapshot()['device_traces'])
     torch.empty(1 << 20, device='cuda')
     assert sum(len(trace) for trace in torch.cuda.memory._snapshot()['device_traces']) == before
@@ -48,8 +68,9 @@ def test_the_recorder_works_without_a_trainer() -> None:
     assert any(event['size'] == 49380 for event in history.snapshot['device_traces'][0])
 
 
+@runs_kernels
 def test_a_trace_holds_the_devices_kernels_and_snapshots_do_not_clash_with_it() -> None:
-    train(TorchProfiler(schedule={'active': '2ba'}), MemorySnapshot(schedule={'active': '2ba'}), device='gpu')
+    train_on_gpu(TorchProfiler(schedule={'active': '2ba'}), MemorySnapshot(schedule={'active': '2ba'}))
     trace = json.loads((RUN / 'rank0.2.pt.trace.json').read_text())
     assert any(event.get('cat') == 'kernel' for event in trace['traceEvents'])
     assert {entry.kind for entry in entries(RUN)} >= {'torch_profiler', 'memory_snapshot'}
@@ -59,31 +80,35 @@ def test_memory_over_time_is_of_the_device() -> None:
     callback = TorchProfiler(
         schedule={'active': '2ba'}, record_shapes=True, with_stack=True, memory_filename='{rank}.memory.html'
     )
-    train(callback, device='gpu')
+    train_on_gpu(callback)
     assert 'Memory over time on cuda:0' in (RUN / '0.memory.html').read_text()
 
 
-def test_the_allocator_itself_tells_when_memory_runs_out() -> None:
+def test_the_allocator_itself_tells_when_memory_runs_out(tmp_path: Path) -> None:
     class Fills(Callback):
         def before_loss(self, state: Any, logger: Any) -> None:
             if state.timestamp.batch == 6:
                 torch.empty(1 << 50, dtype=torch.uint8, device='cuda')
 
     torch.cuda.set_per_process_memory_fraction(0.1)
+    store = tmp_path / 'store'
     try:
-        with pytest.raises(torch.OutOfMemoryError):
-            train(MemorySnapshot(on_oom=True), Fills(), device='gpu')
+        with pytest.raises(torch.OutOfMemoryError, match='Tried to allocate'):
+            train_on_gpu(MemorySnapshot(on_oom=True, remote_file_name=f'file://{store}'), Fills())
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    stem = RUN / 'rank0.6.memory_snapshot.oom'
-    wait_for(stem.with_suffix('.oom.summary.json').exists, 60)
-    summary = json.loads(stem.with_suffix('.oom.summary.json').read_text())
+    stem = 'rank0.6.memory_snapshot.oom'
+    names = [f'{stem}.pickle', f'{stem}.html', f'{stem}.summary.json']
+    for name in names:
+        wait_for((store / name).exists, 60)
+        assert (store / name).read_bytes() == (RUN / name).read_bytes()
+    summary = json.loads((RUN / names[2]).read_text())
     assert summary['oom']['requested'] == 1 << 50
     assert summary['devices'][0]['peak']['batch'] is not None
 
 
 def test_modules_and_phases_place_what_the_device_holds() -> None:
-    train(MemorySnapshot(), device='gpu')
+    train_on_gpu(MemorySnapshot())
     snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
     assert {'net.0', 'net.2'} <= {snapshot.modules[index] for index in set(snapshot.devices[0].module.tolist())}
     (answer,) = answer_of(snapshot).devices
@@ -99,5 +124,96 @@ def test_allocation_is_as_fast_after_a_window_as_before_it() -> None:
 
     seconds()
     before = min(seconds() for _ in range(5))
-    train(MemorySnapshot(), device='gpu')
+    train_on_gpu(MemorySnapshot())
     assert min(seconds() for _ in range(5)) < 1.5 * before
+
+
+class PeakBytes(Callback):
+    """What the allocator's own counters say of the batches from ``first`` to ``last``."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.peak = 0
+
+    def batch_start(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch.value == self.first:
+            torch.cuda.reset_peak_memory_stats()
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch.value == self.last + 1:
+            self.peak = torch.cuda.max_memory_allocated()
+
+
+def test_the_peak_of_a_window_is_the_allocators_own_but_for_its_rounding() -> None:
+    by_counter = PeakBytes(2, 4)
+    train_on_gpu(MemorySnapshot(schedule={'skip': '2ba', 'active': '3ba'}), by_counter)
+    snapshot = load_snapshot(RUN / 'rank0.5.memory_snapshot.pickle')
+    (answer,) = answer_of(snapshot).devices
+    blocks = lifetimes(snapshot.devices[0])
+    # What was freed again is known by the bytes that were asked for; the allocator rounds them up to 512.
+    transient = blocks.size[blocks.allocated_after(answer.peak.event)] % 512 > 0
+    assert 0 <= by_counter.peak - answer.peak.bytes <= 512 * transient.sum()
+    assert answer.peak.bytes > 0
+
+
+def test_windows_that_touch_each_hold_their_own_batch() -> None:
+    train_on_gpu(MemorySnapshot(schedule={'skip': '2ba', 'active': '1ba', 'every': '1ba', 'repeat': 3}))
+    for batch in (3, 4, 5):
+        snapshot = load_snapshot(RUN / f'rank0.{batch}.memory_snapshot.pickle')
+        forward = snapshot.phases.name == snapshot.phases.names.index('forward')
+        assert set(snapshot.phases.batch[forward].tolist()) == {batch - 1}
+        assert len(snapshot.devices[0].size) > 10
+
+
+def test_a_thread_that_allocates_all_the_while_costs_no_snapshot() -> None:
+    done = threading.Event()
+
+    def allocate() -> None:
+        while not done.is_set():
+            [torch.empty(1000, device='cuda') for _ in range(50)]
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    try:
+        train_on_gpu(MemorySnapshot(schedule={'skip': '1ba', 'active': '1ba', 'every': '2ba'}), batches=20)
+    finally:
+        done.set()
+        thread.join()
+    assert {entry.status for entry in entries(RUN)} == {'saved'}
+
+
+def test_where_nothing_can_be_forked_the_snapshot_is_taken_before_the_history_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, 'fork', lambda: (_ for _ in ()).throw(OSError('no more processes')))
+    train_on_gpu(MemorySnapshot())
+    assert len(load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle').devices[0].size) > 10
+
+
+def test_all_nine_callbacks_leave_their_files() -> None:
+    trainer = make_trainer(
+        MemProfiler(),
+        HostRSS(),
+        Flops(),
+        SavedTensorsHook(schedule={'skip': '2ba', 'active': '1ba'}),
+        FSDPMemTracker(schedule={'skip': '4ba', 'active': '2ba'}),
+        MemorySnapshot(schedule={'skip': '6ba', 'active': '2ba'}),
+        TorchProfiler(schedule={'skip': '8ba', 'active': '2ba'}),
+        Memray(schedule={'skip': '11ba', 'active': '1ba'}),
+        VizTracer(schedule={'skip': '13ba', 'active': '1ba'}),
+        device='gpu',
+        max_duration='16ba',
+        batches=20,
+    )
+    trainer.fit()
+    trainer.close()
+    found = [entry for entry in entries(Path('test-run')) if entry.status != 'removed']
+    assert {entry.status for entry in found} == {'saved'}
+    assert {entry.kind.split('.')[0] for entry in found} == {
+        *('mem_profiler', 'host_rss', 'flops', 'saved_tensors_hook', 'fsdp_mem_tracker', 'memory_snapshot'),
+        *('torch_profiler', 'memray', 'viztracer'),
+    }
+    (path,) = [entry.path for entry in found if entry.kind == 'fsdp_mem_tracker.json']
+    peak = json.loads((Path('test-run/memprof') / path).read_text())['peak']
+    assert peak['cuda:0']['Total'] == sum(size for name, size in peak['cuda:0'].items() if name != 'Total')
+    assert peak['cuda:0']['Parameter'] == 4 * (16 * 32 + 32 + 32 + 1)

@@ -1,0 +1,49 @@
+"""torch's own CUDA allocator where there is no GPU, over a stand-in of CUDA's runtime (``runtime.c``).
+
+python -m tests.deviceless -m pytest -m gpu
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+#: What the stand-in calls itself.
+NAME = 'deviceless'
+
+
+class Unavailable(Exception):
+    """Why the stand-in cannot be had here."""
+
+
+def is_on() -> bool:
+    """Whether this process runs on it."""
+    return torch.cuda.is_available() and torch.cuda.get_device_name() == NAME
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's environment, with what a Python started in it needs. Builds the stand-in in ``folder``.
+
+    Raises:
+        Unavailable: without a C compiler, or with a torch that is not built for CUDA 12.
+    """
+    compiler = shutil.which('cc')
+    triton = importlib.util.find_spec('triton')
+    if compiler is None:
+        raise Unavailable('there is no C compiler')
+    if not (torch.version.cuda or '').startswith('12.') or triton is None or triton.origin is None:
+        raise Unavailable(f'torch {torch.__version__} is not built for CUDA 12')
+    # The name under which torch looks for the driver.
+    library = folder / 'libcuda.so.1'
+    source = Path(__file__).with_name('runtime.c')
+    headers = Path(triton.origin).parent / 'backends' / 'nvidia' / 'include'
+    arguments = ['-shared', '-fPIC', '-O1', '-w', f'-I{headers}', f'-Wl,-soname,{library.name}', '-lpthread']
+    built = subprocess.run([compiler, *arguments, '-o', library, source], capture_output=True, text=True, check=False)
+    if built.returncode:
+        raise Unavailable(f'{source.name} does not compile: {built.stderr.strip()[:500]}')
+    return {**os.environ, 'LD_PRELOAD': str(library)}
