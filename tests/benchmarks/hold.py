@@ -1,14 +1,17 @@
-"""How long the training thread is held at the end of a MemorySnapshot's window, on a CPU."""
+"""How long the training thread is held at the end of a MemorySnapshot's window."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from composer.core import State
+import composer.callbacks
+import torch
+from composer.core import Callback, State
 from composer.loggers import Logger
 
 from composer_memprof import MemorySnapshot
@@ -54,6 +57,7 @@ class Timed(MemorySnapshot):
 
 
 def hold(rounds: int) -> None:
+    """On a CPU: what comes after the profiler's own stop, against doing it inline."""
     from tests.benchmarks.run import gpt_trainer, report
 
     held, inline, stopping, events = [], [], [], 0
@@ -70,3 +74,60 @@ def hold(rounds: int) -> None:
     print(f'  after it: {statistics.median(held) * 1e3:.0f} ms held, inline {statistics.median(inline) * 1e3:.0f} ms')
     ratio = statistics.median(mine / done for mine, done in zip(held, inline))
     report("MemorySnapshot's hold after the profiler's stop against doing it inline", ratio, 0.1)
+
+
+_GPU_BATCHES = 400
+
+
+class Held(Callback):
+    """Tells the seconds of the longest batch end of a callback that it is mixed into."""
+
+    held = 0.0
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        begin = time.perf_counter()
+        super().batch_end(state, logger)
+        self.held = max(self.held, time.perf_counter() - begin)
+
+
+class Ours(Held, MemorySnapshot):
+    pass
+
+
+class Composers(Held, composer.callbacks.MemorySnapshot):
+    pass
+
+
+def _seconds_to_allocate() -> float:
+    begin = time.perf_counter()
+    for _ in range(20_000):
+        torch.empty(1000, device='cuda')
+    return time.perf_counter() - begin
+
+
+def hold_gpu(rounds: int) -> None:
+    """On a GPU: the window's end against that of Composer's callback, on the same batches."""
+    from tests.benchmarks.run import gpt_trainer, report
+
+    if not torch.cuda.is_available():
+        print('  there is no GPU here')
+        return
+    window: dict[str, Any] = {'skip_batches': 2, 'interval': f'{_GPU_BATCHES}ba', 'max_entries': 5_000_000}
+    _seconds_to_allocate()
+    before = min(_seconds_to_allocate() for _ in range(5))
+    held: dict[str, list[float]] = {'ours': [], 'composer': []}
+    for number in range(rounds):
+        for name, cls in (('ours', Ours), ('composer', Composers)):
+            callback = cls(**window, remote_file_name=None, folder=f'{number}/{name}')
+            trainer = gpt_trainer([callback], _GPU_BATCHES + 4, device='gpu')
+            trainer.fit()
+            trainer.close()
+            held[name].append(callback.held)
+    after = min(_seconds_to_allocate() for _ in range(5))
+    (made,) = Path(f'{rounds - 1}/ours').glob('*.summary.json')
+    events = json.loads(made.read_text())['devices'][0]['peak']['events']
+    print(f'  {torch.cuda.get_device_name()}, {events:,} events')
+    print('  ' + ', '.join(f'{name} {statistics.median(times) * 1e3:.0f} ms held' for name, times in held.items()))
+    ratio = statistics.median(ours / theirs for ours, theirs in zip(held['ours'], held['composer']))
+    report("MemorySnapshot's hold on a GPU against Composer's", ratio, 0.1)
+    report('an allocation after the windows against before them', after / before, 1.1)

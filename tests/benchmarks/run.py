@@ -27,7 +27,7 @@ from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
 from tests.benchmarks.flops import flops
 from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
-from tests.benchmarks.hold import hold
+from tests.benchmarks.hold import hold, hold_gpu
 from tests.benchmarks.mem_profiler import mem_profiler
 from tests.benchmarks.page import page
 from tests.benchmarks.python_calls import python_calls
@@ -55,7 +55,9 @@ class Empty(Callback):
     """What any callback costs in Composer's engine."""
 
 
-def trainer_of(callbacks: list[Callback], batches: int, model: Optional[Any] = None, data: Any = None) -> Trainer:
+def trainer_of(
+    callbacks: list[Callback], batches: int, model: Optional[Any] = None, data: Any = None, device: str = 'cpu'
+) -> Trainer:
     model = model or Regression()
     return Trainer(
         model=model,
@@ -64,7 +66,7 @@ def trainer_of(callbacks: list[Callback], batches: int, model: Optional[Any] = N
         max_duration=f'{batches}ba',
         callbacks=callbacks,
         run_name='bench',
-        device='cpu',
+        device=device,
         seed=1,
         progress_bar=False,
     )
@@ -110,10 +112,10 @@ def idle(rounds: int) -> None:
     report('idle, our three against three empty ones, a batch', added['ours'] / added['empty'], 1.2)
 
 
-def gpt_trainer(callbacks: list[Callback], batches: int) -> Trainer:
+def gpt_trainer(callbacks: list[Callback], batches: int, device: str = 'cpu') -> Trainer:
     torch.manual_seed(0)
     data = text_files('{stdlib}/*.py', batch_size=8, seq_len=64, max_bytes=1_000_000)
-    return trainer_of(callbacks, batches, ByteGPT(d_model=96, n_layers=3, max_seq_len=64), data)
+    return trainer_of(callbacks, batches, ByteGPT(d_model=96, n_layers=3, max_seq_len=64), data, device)
 
 
 class BareProfile(Callback):
@@ -199,6 +201,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'analysis': analysis,
     'page': page,
     'hold': hold,
+    'hold_gpu': hold_gpu,
     'saved_tensors': lambda rounds: saved_tensors(rounds, report),
     'fsdp_mem_tracker': fsdp_mem_tracker,
     'mem_profiler': lambda rounds: mem_profiler(rounds, report),
