@@ -26,6 +26,7 @@ from composer_memprof import (
 )
 from composer_memprof.analysis.answer import answer_of
 from composer_memprof.analysis.lifetimes import lifetimes
+from composer_memprof.analysis.snapshot import ALLOC
 from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.recorders.allocator_history import AllocatorHistory
 from tests import deviceless
@@ -112,6 +113,14 @@ def test_modules_and_phases_place_what_the_device_holds() -> None:
     assert {'net.0', 'net.2'} <= {snapshot.modules[index] for index in set(snapshot.devices[0].module.tolist())}
     (answer,) = answer_of(snapshot).devices
     assert answer.peak.batch in (1, 2, 3)
+
+
+def test_the_backwards_allocations_have_their_modules_though_its_thread_has_no_stacks() -> None:
+    train_on_gpu(MemorySnapshot(schedule={'skip': '2ba', 'active': '2ba'}))
+    snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
+    (history,) = snapshot.devices
+    stackless = (history.action == ALLOC) & (history.stack == 0)
+    assert {'net.0', 'net.2'} <= {snapshot.modules[index] for index in set(history.module[stackless].tolist())}
 
 
 class PeakBytes(Callback):

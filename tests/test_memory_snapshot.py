@@ -7,6 +7,7 @@ import functools
 import gc
 import gzip
 import io
+import itertools
 import json
 import pickle
 import shutil
@@ -233,6 +234,63 @@ def test_module_marks_follow_nested_forwards_and_leave_no_hook() -> None:
     model(torch.ones(1, 4))
     assert [name for _, name in placing.as_dict()['modules']] == ['', '0', '', '1', '1.0', '1', '', '']
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class Residual(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(2 * self.a(x)) + x
+
+
+def modules_marked(placing: Placing) -> list[str]:
+    return [name for name, _ in itertools.groupby(name for _, name in placing.as_dict()['modules'])]
+
+
+def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_are() -> None:
+    model = torch.nn.Sequential(Residual(), torch.nn.Linear(4, 4))
+    model(torch.ones(1, 4)).sum().backward()
+    alone = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    placing = Placing()
+    placing.follow_modules(model)
+    loss, later = (model(torch.ones(1, 4)).sum() for _ in range(2))
+    placing.mark('backward', 0)
+    before = len(modules_marked(placing))
+    loss.backward()
+    assert modules_marked(placing)[before:] == ['1', '0', '0.b', '0', '0.a']
+    assert all(torch.equal(one, parameter.grad) for one, parameter in zip(alone, model.parameters()))
+    placing.mark('optimizer', 0)
+    assert modules_marked(placing)[-1] == ''
+    placing.leave_modules()
+    marks = len(placing.as_dict()['modules'])
+    later.backward()
+    assert len(placing.as_dict()['modules']) == marks
+
+
+def test_after_a_checkpoint_has_run_its_forward_again_the_backward_is_where_it_was() -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Checkpointed())
+    placing = Placing()
+    placing.follow_modules(model)
+    loss = model(torch.ones(1, 4)).sum()
+    placing.mark('backward', 0)
+    before = len(modules_marked(placing))
+    loss.backward()
+    marked = modules_marked(placing)[before:]
+    assert marked[:1] == ['1.inner.1'] and marked[-1] == '0', marked
+    assert '1.inner.0' in marked
 
 
 def test_a_compiled_model_is_not_hooked() -> None:

@@ -19,7 +19,8 @@ class Holder:
 
     ``frames``: the user's own where there are any, innermost first; empty where no stack was recorded.
     ``folded``: how many frames of the stack are left out. ``before``: allocated before the recording began.
-    ``within``: the frame of a library that asked on their behalf, where they do not tell.
+    ``within``: the frame of a library that asked on their behalf, where they do not tell. ``module``: what tells in
+    place of a stack, as for a GPU's backward, whose thread runs no Python; else ``''``.
     """
 
     bytes: int
@@ -30,6 +31,7 @@ class Holder:
     frames: list[Frame]
     folded: int
     within: Optional[Frame] = None
+    module: str = ''
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Attribution:
         blocks, found = self.blocks, self.categories
         before = (blocks.start[chosen] < 0).astype(np.int64)
         rule, category = found.rule[chosen].astype(np.int64), found.category[chosen].astype(np.int64)
-        key = ((self.place[chosen].astype(np.int64) * 2 + before) * len(RULES) + rule) * len(CATEGORIES) + category
+        module = self._module_in_place_of_stack(chosen)
+        where = self.place[chosen].astype(np.int64) * len(self.modules) + module
+        key = ((where * 2 + before) * len(RULES) + rule) * len(CATEGORIES) + category
         holders = []
         for first, size, count in _sums(key, blocks.size[chosen]):
             block = chosen[first]
@@ -94,9 +98,16 @@ class Attribution:
                     frames=list(place.frames),
                     folded=place.folded,
                     within=place.within,
+                    module=self.modules[int(module[first])],
                 )
             )
         return holders
+
+    def _module_in_place_of_stack(self, chosen: np.ndarray) -> np.ndarray:
+        """The module of each block that neither a stack nor a tensor tells of; 0 for the others."""
+        stackless = np.array([not place.frames for place in self.places], dtype=bool)
+        told = ~stackless[self.place[chosen]] | (self.categories.tensor[chosen] >= 0)
+        return np.where(told, 0, self.module[chosen]).astype(np.int64)
 
     def by_category(self, chosen: np.ndarray) -> list[CategoryShare]:
         category, rule = self.categories.category[chosen], self.categories.rule[chosen]

@@ -70,7 +70,8 @@ def _oom(answer: SnapshotAnswer) -> dict[str, Any]:
 
 
 def _at(place: Holder | GrowingPlace) -> list[str]:
-    return _lines([*([] if place.within is None else [place.within]), *place.frames])
+    lines = _lines([*([] if place.within is None else [place.within]), *place.frames])
+    return lines or ([_short(place.module)] if isinstance(place, Holder) and place.module else [])
 
 
 def _lines(frames: list[Frame]) -> list[str]:

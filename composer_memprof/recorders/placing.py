@@ -20,6 +20,8 @@ from composer_memprof.recorders.hooks import Hook
 
 #: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
 _MOST = 100_000
+#: In the metadata of a backward node: it has been noted whose it is.
+_SEEN = 'composer_memprof.module'
 
 
 class Placing:
@@ -30,10 +32,15 @@ class Placing:
             name: collections.deque(maxlen=_MOST) for name in ('phases', 'tensors', 'modules')
         }
         self._hooks: list[Any] = []
+        # The modules whose forwards run, the innermost last; before them, the one that the backward has come to.
+        self._running: list[str] = ['']
 
     def mark(self, phase: str, batch: int) -> None:
         """From now on ``phase`` of ``batch`` runs."""
         self._rows['phases'].append([_now_us(), batch, phase])
+        if self._hooks:
+            self._running = ['']
+            self._mark_module('')
 
     def see_model(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
         """Note where parameters, buffers, gradients and optimizer state lie now."""
@@ -44,29 +51,50 @@ class Placing:
         self._see(('input', name, tensor) for name, tensor in _nested('batch', batch))
 
     def follow_modules(self, model: torch.nn.Module) -> None:
-        """Note which module's forward runs, until :meth:`leave_modules`. A compiled model would be compiled anew for it,
-        and is left alone."""
+        """Note which module's forward or backward runs, until :meth:`leave_modules`. A compiled model would be compiled
+        anew for it, and is left alone."""
         if is_compiled(model):
             return
-        running: list[str] = ['']
-        marks = self._rows['modules']
 
         def enter(name: str, module: object, inputs: object) -> None:
             if torch.compiler.is_compiling():
                 return
-            running.append(name)
-            marks.append([_now_us(), name])
+            self._note_backward(inputs, self._running[-1])
+            self._running.append(name)
+            self._mark_module(name)
 
-        def leave(module: object, inputs: object, output: object) -> None:
+        def leave(name: str, module: object, inputs: object, output: object) -> None:
             if torch.compiler.is_compiling():
                 return
-            if len(running) > 1:
-                running.pop()
-            marks.append([_now_us(), running[-1]])
+            if len(self._running) > 1:
+                self._running.pop()
+            self._note_backward(output, name)
+            self._mark_module(self._running[-1])
 
         for name, module in model.named_modules():
             self._hooks.append(module.register_forward_pre_hook(Hook(enter, name)))
-            self._hooks.append(module.register_forward_hook(Hook(leave), always_call=True))
+            self._hooks.append(module.register_forward_hook(Hook(leave, name), always_call=True))
+
+    def _note_backward(self, values: Any, name: str) -> None:
+        """When the backward pass comes to what made ``values``, it has come to the module ``name``.
+
+        It runs operations in the reverse of their order. What a module returns was made by the innermost module that
+        returns it, and what goes into one by the module around it, unless another has returned it.
+        """
+        for _, tensor in _nested('', values):
+            node: Any = tensor.grad_fn  # torch's stub takes its ``metadata`` for a method
+            if node is not None and _SEEN not in node.metadata:
+                node.metadata[_SEEN] = True
+                node.register_prehook(Hook(self._backward_reaches, name))
+
+    def _backward_reaches(self, name: str, gradients: object) -> None:
+        if self._hooks:
+            self._running[0] = name
+            if len(self._running) == 1:  # otherwise a checkpoint runs a forward within the backward
+                self._mark_module(name)
+
+    def _mark_module(self, name: str) -> None:
+        self._rows['modules'].append([_now_us(), name])
 
     def leave_modules(self) -> None:
         for hook in self._hooks:

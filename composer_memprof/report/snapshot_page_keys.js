@@ -101,7 +101,7 @@ class Keys {
 
   // In one line: the function, and the file with its folder's name.
   framesWords(frames) {
-    if (!frames.length) return 'no stack: allocated before the recording, or by other threads';
+    if (!frames.length) return 'no stack: allocated before the recording, or by a thread without Python, as a backward on a GPU is';
     return frames
       .map((frame) => {
         const { name, where } = this.frameWords(frame);

@@ -25,7 +25,6 @@ _STACKS, _MODULES, _GROWING = 12, 8, 3
 _IDLE, _ROUNDING, _HELD, _SMALL = 0.05, 0.02, 0.01, 0.005
 #: Frames of a stack that are shown, and how far what belongs to a size is indented.
 _FRAMES, _UNDER = 4, 20
-_NO_STACK = 'no stack was recorded'
 
 
 def answer_text(answer: SnapshotAnswer) -> RenderableType:
@@ -182,12 +181,13 @@ def _holders(holders: Sequence[Holder], whole: int, most: int = _STACKS) -> Iter
         before = ', made earlier' if holder.before else ''
         what = f'{_words(holder.category)}, {_count(holder.blocks, "block")}{before}'
         yield _indented(_sized(holder.bytes, whole, what))
-        yield _frames(holder.frames, holder.folded, holder.within)
+        yield _frames(holder.frames, holder.folded, holder.within, holder.module)
     yield from _rest('places', [holder.bytes for holder in holders[most:]])
 
 
-def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None) -> RenderableType:
-    lines = [Text(_frame(frame), overflow='fold') for frame in frames[:_FRAMES]] or [Text(_NO_STACK)]
+def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None, module: str = '') -> RenderableType:
+    unknown = f'no stack, while {module} ran' if module else 'no stack was recorded'
+    lines = [Text(text, overflow='fold') for text in [_frame(frame) for frame in frames[:_FRAMES]] or [unknown]]
     if within is not None:
         lines.insert(0, Text(within_words(within), style='dim', overflow='fold'))
     folded += len(frames[_FRAMES:])
