@@ -190,6 +190,28 @@ def sampling(rounds: int) -> None:
         print(f'  middle half of the ratios: {quarters[0]:.3f} to {quarters[2]:.3f}')
 
 
+def stand_by(rounds: int) -> None:
+    """What it costs to be ready for the day when memory runs out, on a CPU: the whole fit, not steps alone."""
+    chunk = 20
+    make: dict[str, Callable[[], list[Callback]]] = {
+        'none': list,
+        'ours': lambda: [MemorySnapshot(schedule=NEVER, on_oom=True)],
+    }
+    trainers = {name: quickstart_trainer(callbacks()) for name, callbacks in make.items()}
+    taken: dict[str, list[float]] = {name: [] for name in make}
+    for number in range(rounds + 1):
+        for name in sorted(make, reverse=number % 2 == 1):
+            begin = time.perf_counter()
+            trainers[name].fit(duration=f'{chunk}ba')
+            if number:
+                taken[name].append((time.perf_counter() - begin) / chunk)
+    for trainer in trainers.values():
+        trainer.close()
+    print(f'  a step without: {statistics.median(taken["none"]) * 1e3:.1f} ms')
+    ratio = statistics.median(ours / none for ours, none in zip(taken['ours'], taken['none']))
+    print(f'MemorySnapshot(on_oom=True) on a CPU, outside of windows, against none, a step: {ratio:.3f} (no goal)')
+
+
 def report(what: str, ratio: float, goal: float) -> None:
     print(f'{what}: {ratio:.3f} (goal {goal:g}, {"reached" if ratio <= goal else "missed"})', flush=True)
 
@@ -198,6 +220,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'idle': idle,
     'profiling': profiling,
     'sampling': sampling,
+    'stand_by': stand_by,
     'analysis': analysis,
     'page': page,
     'hold': hold,
