@@ -5,7 +5,6 @@ python -m tests.deviceless -m pytest -m gpu
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -30,19 +29,21 @@ def environment(folder: Path) -> dict[str, str]:
     """This process's environment, with what a Python started in it needs. Builds the stand-in in ``folder``.
 
     Raises:
-        Unavailable: without a C compiler, or with a torch that is not built for CUDA 12.
+        Unavailable: without a C compiler, or with a torch that is not built for CUDA.
     """
     compiler = shutil.which('cc')
-    triton = importlib.util.find_spec('triton')
     if compiler is None:
         raise Unavailable('there is no C compiler')
-    if not (torch.version.cuda or '').startswith('12.') or triton is None or triton.origin is None:
-        raise Unavailable(f'torch {torch.__version__} is not built for CUDA 12')
+    packages = Path(torch.__file__).parent.parent
+    headers = {found.parent for found in packages.glob('nvidia/*/include/driver_types.h')}
+    if torch.version.cuda is None or not headers:
+        raise Unavailable(f"torch {torch.__version__} has come without NVIDIA's packages")
     # The name under which torch looks for the driver.
     library = folder / 'libcuda.so.1'
     source = Path(__file__).with_name('runtime.c')
-    headers = Path(triton.origin).parent / 'backends' / 'nvidia' / 'include'
-    arguments = ['-shared', '-fPIC', '-O1', '-w', f'-I{headers}', f'-Wl,-soname,{library.name}', '-lpthread']
+    # Those of CUDA 12 lack some that triton brings.
+    folders = [f'-I{folder}' for folder in (*headers, packages / 'triton/backends/nvidia/include')]
+    arguments = ['-shared', '-fPIC', '-O1', '-w', *folders, f'-Wl,-soname,{library.name}', '-lpthread']
     built = subprocess.run([compiler, *arguments, '-o', library, source], capture_output=True, text=True, check=False)
     if built.returncode:
         raise Unavailable(f'{source.name} does not compile: {built.stderr.strip()[:500]}')

@@ -109,7 +109,7 @@ int cudaGetLastError(void) { int e = last_error; last_error = 0; return e; }
 int cudaPeekAtLastError(void) { return last_error; }
 const char *cudaGetErrorString(int e) { return e == 2 ? "out of memory" : "an error"; }
 const char *cudaGetErrorName(int e) { return e == 2 ? "cudaErrorMemoryAllocation" : "cudaError"; }
-int cudaGetDeviceProperties_v2(struct cudaDeviceProp *p, int d) {
+int cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
   memset(p, 0, sizeof *p);
   strcpy(p->name, "deviceless");
   p->totalGlobalMem = total_bytes();
@@ -119,9 +119,10 @@ int cudaGetDeviceProperties_v2(struct cudaDeviceProp *p, int d) {
   p->regsPerBlock = 65536; p->regsPerMultiprocessor = 65536; p->l2CacheSize = 41943040;
   p->maxGridSize[0] = 2147483647; p->maxGridSize[1] = p->maxGridSize[2] = 65535;
   p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024; p->maxThreadsDim[2] = 64;
-  p->clockRate = 1410000; p->memoryClockRate = 1215000; p->memoryBusWidth = 5120; p->textureAlignment = 512;
+  p->memoryBusWidth = 5120; p->textureAlignment = 512;
   OK;
 }
+int cudaGetDeviceProperties_v2(struct cudaDeviceProp *p, int d) { return cudaGetDeviceProperties(p, d); }
 int cudaDeviceGetAttribute(int *v, int a, int d) { *v = a == 75 ? 8 : 0; OK; }
 int cudaDeviceCanAccessPeer(int *v, int a, int b) { *v = 0; OK; }
 int cudaDeviceEnablePeerAccess(int p, unsigned f) { OK; }
@@ -136,6 +137,7 @@ int cudaEventDestroy(void *e) { free(e); OK; }
 int cudaEventElapsedTime(float *ms, void *a, void *b) { *ms = 0.01f; OK; }
 int cudaEventQuery(void *e) { OK; }
 int cudaEventRecord(void *e, void *s) { OK; }
+int cudaEventRecordWithFlags(void *e, void *s, unsigned f) { OK; }
 int cudaEventSynchronize(void *e) { OK; }
 int cudaStreamCreate(void **s) { *s = malloc(8); OK; }
 int cudaStreamCreateWithPriority(void **s, unsigned f, int p) { *s = malloc(8); OK; }
@@ -145,8 +147,9 @@ int cudaStreamQuery(void *s) { OK; }
 int cudaStreamSynchronize(void *s) { OK; }
 int cudaStreamWaitEvent(void *s, void *e, unsigned f) { OK; }
 int cudaStreamIsCapturing(void *s, int *st) { *st = 0; OK; }
-int cudaStreamGetCaptureInfo_v2(void *s, int *st, unsigned long long *id, void **g, void ***d, size_t *n) {
-  *st = 0; if (id) *id = 0; if (g) *g = 0; if (d) *d = 0; if (n) *n = 0; OK;
+int cudaStreamGetCaptureInfo(void *s, int *st, unsigned long long *id) { *st = 0; if (id) *id = 0; OK; }
+int cudaStreamGetCaptureInfo_v2(void *s, int *st, unsigned long long *id) {
+  return cudaStreamGetCaptureInfo(s, st, id);
 }
 int cudaStreamAddCallback(void *s, void (*f)(void *, int, void *), void *u, unsigned g) { f(s, 0, u); OK; }
 int cudaLaunchHostFunc(void *s, void (*f)(void *), void *u) { f(u); OK; }
@@ -166,6 +169,8 @@ int __cudaPopCallConfiguration(struct d3 *grid, struct d3 *block, size_t *shared
   *grid = call.grid; *block = call.block; *shared = call.shared; *stream = call.stream;
   OK;
 }
+int __cudaGetKernel(void **kernel, const void *f) { *kernel = (void *)f; OK; }
+int __cudaLaunchKernel(void *k, struct d3 g, struct d3 b, void **a, size_t sh, void *st) { OK; }
 int cudaLaunchKernel(const void *f, struct d3 g, struct d3 b, void **a, size_t sh, void *st) { OK; }
 int cudaLaunchKernelExC(const void *c, const void *f, void **a) { OK; }
 void **__cudaRegisterFatBinary(void *f) { static void *handle; return &handle; }
@@ -179,7 +184,6 @@ int cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *f) {
 }
 int cudaFuncSetAttribute(const void *f, int a, int v) { OK; }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n) { *n = 2; OK; }
-int cudaGetDriverEntryPoint(const char *s, void **f, unsigned long long g, int *r) { *f = 0; if (r) *r = 1; OK; }
 
 /* -- cuBLAS -- */
 
@@ -205,7 +209,17 @@ int cublasLtMatmulAlgoGetHeuristic(void *h, void *d, void *a, void *b, void *c, 
   return 0;
 }
 
-/* -- the driver: torch looks these up -- */
+/* -- the driver: torch looks these up, one way or the other -- */
+
+static int nothing() { return 0; }
+int cudaGetDriverEntryPoint(const char *s, void **f, unsigned long long g, int *r) {
+  *f = nothing;
+  if (r) *r = 0;
+  OK;
+}
+int cudaGetDriverEntryPointByVersion(const char *s, void **f, unsigned v, unsigned long long g, int *r) {
+  return cudaGetDriverEntryPoint(s, f, g, r);
+}
 
 NOTHING(cuCtxGetCurrent) NOTHING(cuCtxSetCurrent) NOTHING(cuDeviceGetAttribute) NOTHING(cuDevicePrimaryCtxGetState)
 NOTHING(cuDevicePrimaryCtxRetain) NOTHING(cuFuncGetAttribute) NOTHING(cuFuncSetAttribute) NOTHING(cuGetErrorString)
