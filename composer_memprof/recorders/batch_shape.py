@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Optional
 
 import torch
+
+from composer_memprof.recorders.tensors import tensors_in
 
 
 def shapes_of(batch: Any) -> Hashable:
@@ -22,15 +24,7 @@ def shapes_of(batch: Any) -> Hashable:
 def token_shape(batch: Any) -> Optional[tuple[int, int]]:
     """(sequences, length) of a batch of tokens: of its ``input_ids``, else of its first two-dimensional integers."""
     named = batch.get('input_ids') if isinstance(batch, Mapping) else None
-    for tensor in _tensors(batch if named is None else named):
+    for tensor in tensors_in(batch if named is None else named):
         if tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
             return tensor.shape[0], tensor.shape[1]
     return None
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)

@@ -8,7 +8,7 @@ categories in it; peaks are found in the log when the recording is over (``memor
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.memory_log import CATEGORIES, FSDP2_CATEGORIES, MemoryLog, ModuleMemory
 from composer_memprof.recorders.running_module import RunningModule
+from composer_memprof.recorders.tensors import parts_of, tensors_in
 from composer_memprof.words import allowed_are, warn
 
 #: How a copied or unpickled tensor gets its storage.
@@ -187,7 +188,7 @@ class ModuleMemoryRecorder:
 
     def track_inputs(self, inputs: Any) -> None:
         """Tensors that came from outside of the training step."""
-        for tensor in _tensors(inputs):
+        for tensor in tensors_in(inputs):
             self._tag(tensor, 'Inputs', over=('Other', 'Activation'))
 
     def end_backward(self) -> None:
@@ -308,7 +309,7 @@ class ModuleMemoryRecorder:
 
     def _track_optimizers(self) -> None:
         for optimizer in self.optimizers:
-            for tensor in _tensors(list(optimizer.state.values())):
+            for tensor in tensors_in(list(optimizer.state.values())):
                 self._tag(tensor, 'OptState', over=('Other', 'Temp', 'Activation'))
 
     def _category_of_found(self, name: str) -> str:
@@ -335,7 +336,7 @@ class ModuleMemoryRecorder:
             self._tag_all(arguments, 'ReduceScatter', over=passing)
 
     def _tag_all(self, values: Any, category: str, over: Sequence[str] = ()) -> None:
-        for tensor in _tensors(values):
+        for tensor in tensors_in(values):
             self._tag(tensor, category, over)
 
     def _tag(self, tensor: torch.Tensor, category: str, over: Sequence[str] = ()) -> None:
@@ -343,7 +344,7 @@ class ModuleMemoryRecorder:
         log = self._log
         if log is None:
             return
-        for part in _parts(tensor):
+        for part in parts_of(tensor):
             storage = self._see(part, category)
             if storage is not None and (not over or log.names[log.categories[storage.number]] in over):
                 log.categories[storage.number] = self._code[category]
@@ -353,7 +354,7 @@ class ModuleMemoryRecorder:
     def _see_all(self, value: Any, category: str) -> None:
         if isinstance(value, torch.Tensor):
             if not self._is_known(value):
-                for part in _parts(value):
+                for part in parts_of(value):
                     self._see(part, category)
         elif isinstance(value, (list, tuple)):
             for item in value:
@@ -496,46 +497,3 @@ def _name_of(operation: Any) -> str:
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
     return hasattr(type(tensor), '__tensor_flatten__') or hasattr(tensor, '_local_tensor')
-
-
-def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors with storages of their own that make up ``tensor``: a wrapper's, a sparse one's, itself."""
-    if hasattr(type(tensor), '__tensor_flatten__'):
-        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-            yield from _parts(getattr(tensor, name))
-    elif tensor.layout in _SPARSE:
-        for get in _SPARSE[tensor.layout]:
-            yield get(tensor)
-    else:
-        yield tensor
-
-
-def _compressed(outer: str, inner: str) -> tuple[Callable[[torch.Tensor], torch.Tensor], ...]:
-    return (
-        lambda tensor: getattr(tensor, outer)(),
-        lambda tensor: getattr(tensor, inner)(),
-        lambda tensor: tensor.values(),
-    )
-
-
-_SPARSE: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
-    torch.sparse_coo: (lambda tensor: tensor._indices(), lambda tensor: tensor._values()),
-    torch.sparse_csr: _compressed('crow_indices', 'col_indices'),
-    torch.sparse_csc: _compressed('ccol_indices', 'row_indices'),
-    torch.sparse_bsr: _compressed('crow_indices', 'col_indices'),
-    torch.sparse_bsc: _compressed('ccol_indices', 'row_indices'),
-}
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested mappings, sequences and sets."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (str, bytes)) or value is None:
-        return
-    elif hasattr(value, 'values') and callable(value.values):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from _tensors(item)

@@ -17,6 +17,7 @@ import torch
 
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.hooks import Hook
+from composer_memprof.recorders.tensors import named_tensors_in, tensors_in
 
 #: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
 _MOST = 100_000
@@ -48,7 +49,7 @@ class Placing:
 
     def see_inputs(self, batch: Any) -> None:
         """Note where the tensors of a batch lie now."""
-        self._see(('input', name, tensor) for name, tensor in _nested('batch', batch))
+        self._see(('input', name, tensor) for name, tensor in named_tensors_in(batch, 'batch'))
 
     def follow_modules(self, model: torch.nn.Module) -> None:
         """Note which module's forward or backward runs, until :meth:`leave_modules`. A compiled model would be compiled
@@ -81,7 +82,7 @@ class Placing:
         It runs operations in the reverse of their order. What a module returns was made by the innermost module that
         returns it, and what goes into one by the module around it, unless another has returned it.
         """
-        for _, tensor in _nested('', values):
+        for tensor in tensors_in(values):
             node: Any = tensor.grad_fn  # torch's stub takes its ``metadata`` for a method
             if node is not None and _SEEN not in node.metadata:
                 node.metadata[_SEEN] = True
@@ -141,14 +142,3 @@ def _tensors_of(
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
                     yield 'optimizer_state', f'{names.get(id(owner), "?")}.{key}', value
-
-
-def _nested(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif depth < 4 and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _nested(f'{name}.{key}', item, depth + 1)
-    elif depth < 4 and isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _nested(f'{name}.{index}', item, depth + 1)

@@ -8,27 +8,19 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 from torch._dynamo.eval_frame import skip_code
 from torch.nn import Parameter
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from composer_memprof.recorders.tensors import items_in, parts_of, tensors_in
 
 PARAMETER, BUFFER, INPUT, ACTIVATION, RECOMPUTED = range(5)
 
 _FUNCTION_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
-
-_BY_ROW, _BY_COLUMN = ('crow_indices', 'col_indices', 'values'), ('ccol_indices', 'row_indices', 'values')
-_SPARSE_PARTS = {
-    torch.sparse_coo: ('_indices', '_values'),
-    torch.sparse_csr: _BY_ROW,
-    torch.sparse_bsr: _BY_ROW,
-    torch.sparse_csc: _BY_COLUMN,
-    torch.sparse_bsc: _BY_COLUMN,
-}
 
 _now = time.perf_counter
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
@@ -262,7 +254,7 @@ class Ledger:
         holds: list[Hold] = []
         saved: Optional[Saved] = None
         is_parameter = isinstance(tensor, Parameter)
-        for part in _parts(tensor):
+        for part in parts_of(tensor):
             storage = part.untyped_storage()
             key = self._key_of(storage)
             known = self.storages.get(key)
@@ -301,7 +293,7 @@ class Ledger:
         if not isinstance(tensor, Parameter):
             self.packed_bytes += tensor.nbytes
         # What is kept is what the function made of it: an offloaded copy, say.
-        kept = next(_tensors_in(payload), tensor)
+        kept = next(tensors_in(payload), tensor)
         counted = self.packed_bytes
         saved = self._pack_parts(kept, payload)
         self.packed_bytes = counted
@@ -311,7 +303,7 @@ class Ledger:
 
     def add_inputs(self, batch: Any) -> None:
         """The tensors in ``batch`` are inputs."""
-        self._mark(_tensors_in(batch), INPUT)
+        self._mark(tensors_in(batch), INPUT)
 
     def note_arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What a call was given, which a checkpoint of it would have to keep."""
@@ -319,7 +311,7 @@ class Ledger:
             if type(value) is Tensor:
                 self._note_argument(call, value)
             elif isinstance(value, (tuple, list, dict)):
-                for tensor in _tensors_in(value, depth=2):
+                for tensor in tensors_in(value, depth=2):
                     if type(tensor) is Tensor:
                         self._note_argument(call, tensor)
 
@@ -337,7 +329,7 @@ class Ledger:
             if type(tensor) is Tensor or type(tensor) is Parameter:
                 self._mark_one(tensor, kind)
             else:
-                for part in _parts(tensor):
+                for part in parts_of(tensor):
                     self._mark_one(part, kind)
 
     def _mark_one(self, tensor: Tensor, kind: int) -> None:
@@ -370,30 +362,6 @@ def _inside_checkpoint() -> bool:
     return 'Checkpoint' in type(_node()).__name__
 
 
-def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The plain tensors that ``tensor`` consists of; itself, if it is one."""
-    if is_traceable_wrapper_subclass(tensor):
-        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        for name in names:
-            yield from _parts(getattr(tensor, name))
-    elif tensor.layout is torch.strided:
-        yield tensor
-    else:
-        for name in _SPARSE_PARTS.get(tensor.layout, ()):
-            yield getattr(tensor, name)()
-
-
-def _tensors_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif depth and isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors_in(item, depth - 1)
-    elif depth and isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors_in(item, depth - 1)
-
-
 def _modified_in_place(tensor: Tensor, version: int) -> str:
     return (
         'one of the variables needed for gradient computation has been modified by an inplace operation: '
@@ -412,4 +380,4 @@ def _never_compile(*owners: Any) -> None:
 
 
 _never_compile(Storage, Call, Hold, Saved, SavedOfModel, Ledger)
-_never_compile(_inside_checkpoint, _parts, _tensors_in, _modified_in_place)
+_never_compile(_inside_checkpoint, parts_of, tensors_in, items_in, _modified_in_place)
