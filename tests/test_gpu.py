@@ -185,6 +185,16 @@ def test_where_nothing_can_be_forked_the_snapshot_is_taken_before_the_history_en
     assert len(load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle').devices[0].size) > 10
 
 
+def test_mem_profiler_keeps_the_allocators_history_at_both_ends_of_a_call() -> None:
+    train_on_gpu(MemProfiler(cuda_allocator_history=True, warmup_iters=1, max_iter=3))
+    found = [entry for entry in entries(Path('test-run')) if entry.kind == 'mem_profiler.cuda_alloc']
+    assert {entry.status for entry in found} == {'saved'}
+    start, end = (f'cuda_alloc_rank_0.training_step.2.{moment}.pickle' for moment in ('start', 'end'))
+    (folder,) = {path.parent for path in Path('test-run').rglob(start)}
+    begun, ended = (len(load_snapshot(folder / name).devices[0].size) for name in (start, end))
+    assert ended > begun
+
+
 def test_all_nine_callbacks_leave_their_files() -> None:
     trainer = make_trainer(
         MemProfiler(),

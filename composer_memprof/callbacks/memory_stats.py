@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -9,7 +10,8 @@ from typing import Any, Optional
 from composer.utils import dist
 
 from composer_memprof.artifacts.names import Naming, Stamp
-from composer_memprof.artifacts.store import ArtifactStore, GrowingFile, Part
+from composer_memprof.artifacts.store import ArtifactStore, Fleeting, GrowingFile, Part
+from composer_memprof.recorders.allocator_history import AllocatorHistory
 from composer_memprof.recorders.function_memory import Call, Reading
 from composer_memprof.recorders.memory_log import ModuleMemory
 from composer_memprof.recorders.snapshots import write_pickle
@@ -94,22 +96,23 @@ class MemoryStats:
             Part(f'{kind}.json', '.json', lambda path: write_json(memory, path, **head), zipped, naming),
         )
 
-    def take_snapshot(self, call: Call, moment: str, snapshot: dict[str, Any]) -> None:
+    def take_snapshot(self, call: Call, moment: str, history: AllocatorHistory) -> None:
         """The allocator's history at the start or end of a call."""
         naming = self._named(
             f'cuda_alloc_rank_{{rank}}.{plain_name(call.function)}.{call.iteration}.{moment}{PICKLE}', PICKLE
         )
-        part = f'{self._kind}.cuda_alloc'
-        self._save(Part(part, PICKLE, lambda path: write_pickle(snapshot, path), self._compress, naming))
+        take = functools.cache(history.take)
+        part = Part(f'{self._kind}.cuda_alloc', PICKLE, lambda path: write_pickle(take(), path), self._compress, naming)
+        self._save(part, fleeting=Fleeting(take, history.settle))
 
     def _grow(self, name: str, kind: str, suffix: str, naming: Optional[Naming] = None) -> None:
         assert self._store is not None
         self._growing[name] = self._store.grow(kind, suffix, self._stamp, compress=self._compress, naming=naming)
 
-    def _save(self, *parts: Part) -> None:
+    def _save(self, *parts: Part, fleeting: Optional[Fleeting] = None) -> None:
         assert self._store is not None
         if self._store.has_room():
-            self._store.save(parts, self._stamp)
+            self._store.save(parts, self._stamp, fleeting=fleeting)
         elif not self._is_full:
             self._is_full = True
             warn('MemProfiler leaves out what comes faster than it can be written; read fewer calls')

@@ -99,7 +99,7 @@ class FunctionPlan:
         model: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
         take_memory: Callable[[Call, ModuleMemory, str], None],
-        take_snapshot: Callable[[Call, str, dict[str, Any]], None],
+        take_snapshot: Callable[[Call, str, AllocatorHistory], None],
     ) -> dict[str, Source]:
         """By kind, for a model as it is when training begins; a device or a model that gives nothing is told of."""
         sources: dict[str, Source] = {'cpu': HostSource()}

@@ -52,12 +52,12 @@ class AllocatorHistorySource(Source):
     """A snapshot of the CUDA allocator, with its history so far, at the start and end of a call.
 
     Args:
-        take (Callable): is given the call, the moment and the snapshot.
+        take (Callable): is given the call, the moment and the history, to take a snapshot of.
     """
 
     one_thread = has_hooks = True
 
-    def __init__(self, history: AllocatorHistory, take: Callable[[Call, str, dict[str, Any]], None]) -> None:
+    def __init__(self, history: AllocatorHistory, take: Callable[[Call, str, AllocatorHistory], None]) -> None:
         self._history = history
         self._take = take
 
@@ -68,11 +68,11 @@ class AllocatorHistorySource(Source):
         self._history.cancel()
 
     def begin(self, call: Call) -> Values:
-        self._take(call, 'start', self._history.take())
+        self._take(call, 'start', self._history)
         return {}
 
     def end(self, call: Call) -> Values:
-        self._take(call, 'end', self._history.take())
+        self._take(call, 'end', self._history)
         return {}
 
 
