@@ -225,7 +225,7 @@ def test_what_a_child_died_of_is_not_tried_again_in_the_training() -> None:
 
 
 def test_without_a_child_it_is_written_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, 'fork', lambda function: None)
+    monkeypatch.setattr(store_module, 'fork', lambda *arguments: None)
     store = make_store()
     store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
     store.close(20)
