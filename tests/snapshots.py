@@ -21,8 +21,11 @@ def freed(address: int, size: int, frames: Any = None, time: int = 0) -> list[di
     return [event(action, address, size, frames, time) for action in ('free_requested', 'free_completed')]
 
 
-def segment(*blocks: tuple[int, int], device: int = 0, total: int = 4096, **more: Any) -> dict[str, Any]:
-    live = [{'address': a, 'size': s, 'state': 'active_allocated', 'frames': [FRAME]} for a, s in blocks]
+def segment(
+    *blocks: tuple[int, int], device: int = 0, total: int = 4096, frames: Any = None, **more: Any
+) -> dict[str, Any]:
+    frames = [FRAME] if frames is None else frames
+    live = [{'address': a, 'size': s, 'state': 'active_allocated', 'frames': frames} for a, s in blocks]
     return {'device': device, 'address': blocks[0][0], 'total_size': total, 'blocks': live, **more}
 
 
@@ -35,3 +38,22 @@ def plain(*events: dict[str, Any], segments: Any = (), **ours: Any) -> dict[str,
     """``ours``: what this project's recorders add."""
     content = {'device_traces': [list(events)], 'segments': list(segments)}
     return {**content, 'composer_memprof': ours} if ours else content
+
+
+def without_stacks() -> dict[str, Any]:
+    """As from a GPU: a weight of 4 MiB from before; in backward, on a thread without Python, 8 and 2 MiB for a while,
+    and a gradient of 6 MiB."""
+    mib = 1 << 20
+    sizes = {1 << 30: 8 * mib, 2 << 30: 2 * mib, 3 << 30: 6 * mib}
+    rows = [('alloc', at) for at in sizes] + [('free_completed', at) for at in (1 << 30, 2 << 30)]
+    trace = [event(action, at, sizes[at], frames=[], time=1000 * n) for n, (action, at) in enumerate(rows, start=1)]
+    return plain(
+        *trace,
+        segments=[segment((at << 30, size * mib), total=size * mib, frames=[]) for at, size in ((3, 6), (4, 4))],
+        phases=[[400, 3, 'forward'], [500, 3, 'backward'], [6000, 3, 'optimizer']],
+        modules=[[500, 'blocks.1'], [1500, 'blocks.0']],
+        tensors=[
+            [7000, 3 << 30, 6 * mib, 'gradient', 'blocks.0.weight'],
+            [7000, 4 << 30, 4 * mib, 'parameter', 'blocks.0.weight'],
+        ],
+    )

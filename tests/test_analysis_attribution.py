@@ -18,7 +18,7 @@ from composer_memprof.analysis.snapshot import ALLOC, FREE_COMPLETED, FREE_REQUE
 from composer_memprof.analysis.snapshot_file import load_snapshot
 from composer_memprof.analysis.summary import summary_of
 from composer_memprof.report.snapshot_tables import answer_text
-from tests.snapshots import FRAME, TORCH, event, freed, plain, saved, segment
+from tests.snapshots import FRAME, TORCH, event, freed, plain, saved, segment, without_stacks
 
 SITE = '/x/lib/python3.11/site-packages/torch'
 FORWARD = {'filename': f'{SITE}/nn/modules/linear.py', 'line': 1, 'name': 'forward'}
@@ -304,6 +304,20 @@ def test_inspect_prints_the_frame_that_asked() -> None:
     printed = console.export_text()
     assert '(in torch: torch/optim/adamw.py:1 step)' in printed
     assert 'none left' in printed
+
+
+def test_where_there_is_no_stack_the_module_that_ran_is_named() -> None:
+    found = answer(without_stacks())
+    (device,) = found.devices
+    assert [(holder.bytes >> 20, holder.category, holder.module, holder.before) for holder in device.peak.holders] == [
+        (8, 'temporary', 'blocks.1', False),
+        (6, 'gradient', '', False),
+        (4, 'parameter', '', True),
+        (2, 'temporary', 'blocks.0', False),
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(answer_text(found))
+    assert 'no stack, while blocks.1 ran' in console.file.getvalue()
 
 
 # -- reserved and fragmentation -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapsh
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.snapshot_page import snapshot_page, write_snapshot_page
 from tests.benchmarks.made_up import training_snapshot
+from tests.snapshots import without_stacks
 
 REAL = Path(__file__).parent.parent.parent / 'shared' / 'data' / 'snapshots'
 MIB = 1 << 20
@@ -309,6 +310,21 @@ def test_filters_leave_what_is_large_and_what_is_looked_for(opened: Any) -> None
     assert [row.split('\n')[0] for row in rows.all_inner_texts()] == ['16.0 MiB']
     page.fill('#smallest', 'many')
     assert page.locator('#smallest:invalid').count() == 1
+
+
+def test_blocks_without_a_stack_are_told_apart_by_what_else_is_known_of_them(opened: Any) -> None:
+    page = opened(loaded(without_stacks()))
+    rows = page.locator('#rows li')
+    assert [row.inner_text().split('\n')[-1] for row in rows.all()] == [
+        'temporary, without a stack, while blocks.1 ran',
+        'gradient, without a stack',
+        'parameter, made before the recording',
+        'temporary, without a stack, while blocks.0 ran',
+    ]
+    rows.nth(0).locator('button').click()
+    assert '8.0 MiB' in page.inner_text('#chosen')
+    page.select_option('#rows-by', 'call path')
+    assert 'parameter, made before the recording' in page.inner_text('#rows')
 
 
 def test_what_is_allocated_elsewhere_than_at_the_peak_can_be_listed_and_by_what_it_is_for(opened: Any) -> None:

@@ -16,10 +16,12 @@ class Keys {
       const phase = born > 0 ? timeline.phaseOf(born) : -1;
       return phase < 0 ? 0 : 1 + timeline.phases.names[phase];
     });
+    const lines = this.withoutStack(timeline.line, header.lines.length);
+    const paths = this.withoutStack(timeline.path, header.paths.length);
     this.keys = {
       category: { of: timeline.category, curves: timeline.curveCategories, words: (key) => header.categories[key] },
-      line: { of: timeline.line, curves: timeline.curves, words: (key) => this.framesWords(header.lines[key]), within: (key) => header.linesWithin[key] },
-      'call path': { of: timeline.path, curves: [], words: (key) => this.framesWords(header.paths[key]), within: (key) => header.pathsWithin[key] },
+      line: { of: lines.of, curves: timeline.curves, words: (key) => lines.words.get(key) ?? this.framesWords(header.lines[key]), within: (key) => header.linesWithin[key] },
+      'call path': { of: paths.of, curves: [], words: (key) => paths.words.get(key) ?? this.framesWords(header.paths[key]), within: (key) => header.pathsWithin[key] },
       module: { of: timeline.module, curves: [], words: (key) => header.modules[key] || 'no module' },
       phase: { of: phaseOf, curves: [], words: (key) => (key ? `allocated in ${header.phases[key - 1]}` : 'allocated before') },
     };
@@ -33,6 +35,22 @@ class Keys {
     const isKnown = this.groupsAt(timeline.peak, 'category').every(({ key, bytes }) => key !== unknown || bytes <= most);
     this.setColours(isKnown ? 'category' : 'line');
     element('key').value = this.colourBy;
+  }
+
+  // Blocks without a stack are told apart by what else is known of them: with keys of their own, from `next` on.
+  withoutStack(keys, next) {
+    const { timeline, header } = this;
+    const known = new Map();
+    const of = keys.map((key, block) => {
+      if (timeline.stack[block]) return key;
+      const category = header.categories[timeline.category[block]];
+      const module = timeline.tensor[block] ? '' : header.modules[timeline.module[block]];
+      let words = `${category}, without a stack${module ? `, while ${module} ran` : ''}`;
+      if (!timeline.born[block]) words = `${category}, made before the recording`;
+      if (!known.has(words)) known.set(words, next + known.size);
+      return known.get(words);
+    });
+    return { of, words: new Map([...known].map(([words, key]) => [key, words])) };
   }
 
   setColours(name) {

@@ -152,7 +152,7 @@ class Lists extends Canvases {
     if (timeline.module[block]) facts.push(['module', header.modules[timeline.module[block]]]);
     facts.push(['category', `${header.categories[timeline.category[block]]} (${header.rules[timeline.rule[block]]})`]);
     if (timeline.tensor[block]) facts.push(['tensor', header.tensors[timeline.tensor[block]]]);
-    const line = { by: 'line', key: timeline.line[block] };
+    const line = { by: 'line', key: this.keyOf(block, 'line') };
     const same = make('button', { type: 'button', textContent: 'All of this line', onclick: () => this.choose(line) });
     const zoom = make('button', { type: 'button', textContent: 'Zoom to its life', onclick: () => this.lookAtLife(block) });
     return [
