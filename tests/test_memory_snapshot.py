@@ -270,6 +270,65 @@ def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_a
     assert len(placing.as_dict()['modules']) == marks
 
 
+class Views(torch.nn.Module):
+    """A view whose base is changed in place is handed to a module, then used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.look = torch.nn.Linear(16, 16), torch.nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        base = self.inner(x).clone()
+        view = base[:, :8]
+        base.mul_(1.3)
+        self.look(view)
+        return base.sin().sum() + base.exp().sum() + view.cos().sum()
+
+
+def test_module_marks_do_not_look_at_what_would_change_the_order_of_a_gradients_sums() -> None:
+    model, x = Views(), torch.randn(16, 16)
+    model(x).backward()
+    alone = model.inner.weight.grad
+    model.zero_grad()
+    placing = Placing()
+    placing.follow_modules(model)
+    model(x).backward()
+    assert alone is not None and model.inner.weight.grad is not None
+    assert torch.equal(alone, model.inner.weight.grad)
+
+
+class Peculiar(dict):
+    def items(self) -> Any:
+        raise NotImplementedError('not in training')
+
+
+class ViewWithoutGrad(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.look = torch.nn.Linear(4, 4), torch.nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        made = self.inner(x).clone()
+        with torch.no_grad():
+            view = made[:1]
+        made.mul_(2)
+        self.look(view)
+        return Peculiar(out=made)
+
+
+def test_module_marks_raise_nothing_into_a_forward_and_keep_no_recording_alive() -> None:
+    model = ViewWithoutGrad()
+    placing = Placing()
+    placing.follow_modules(model)
+    out = model(torch.ones(3, 4))['out']
+    placing.leave_modules()
+    gone = weakref.ref(placing)
+    del placing
+    gc.collect()
+    assert gone() is None
+    out.sum().backward()
+
+
 def test_after_a_checkpoint_has_run_its_forward_again_the_backward_is_where_it_was() -> None:
     inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
 

@@ -24,7 +24,7 @@ class SnapshotRecording:
 
     Args:
         source (KinetoRecorder | AllocatorHistory): what records.
-        follows_modules (bool): whether hooks on the model tell, on a GPU, whose forward runs.
+        follows_modules (bool): whether hooks on the model tell, on a GPU, whose forward or backward runs.
     """
 
     def __init__(self, source: KinetoRecorder | AllocatorHistory, follows_modules: bool) -> None:

@@ -1,4 +1,4 @@
-"""Forward hooks that stay behind when the model they are on is copied or saved while they are in place."""
+"""Hooks that stay behind when the model they are on is copied or saved while they are in place."""
 
 from __future__ import annotations
 

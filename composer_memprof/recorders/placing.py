@@ -1,4 +1,5 @@
-"""What places the events of a memory snapshot: the phases of batches, and which addresses hold which tensors.
+"""What places the events of a memory snapshot: the phases of batches, the modules whose forward or backward runs, and
+which addresses hold which tensors.
 
 placing = Placing()
 placing.mark('forward', batch=0)
@@ -10,18 +11,20 @@ from __future__ import annotations
 
 import collections
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from composer_memprof.recorders.compiled import is_compiled
+from composer_memprof.recorders.dispatch import in_backward
 from composer_memprof.recorders.hooks import Hook
-from composer_memprof.recorders.tensors import named_tensors_in, tensors_in
+from composer_memprof.recorders.tensors import named_tensors_in, parts_of, tensors_in
 
 #: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
 _MOST = 100_000
-#: In the metadata of a backward node: it has been noted whose it is.
+#: In the metadata of a backward node: the recording that has noted whose it is.
 _SEEN = 'composer_memprof.module'
 
 
@@ -33,6 +36,7 @@ class Placing:
             name: collections.deque(maxlen=_MOST) for name in ('phases', 'tensors', 'modules')
         }
         self._hooks: list[Any] = []
+        self._token = object()
         # The modules whose forwards run, the innermost last; before them, the one that the backward has come to.
         self._running: list[str] = ['']
 
@@ -57,10 +61,12 @@ class Placing:
         if is_compiled(model):
             return
 
-        def enter(name: str, module: object, inputs: object) -> None:
+        def enter(name: str, module: object, inputs: object, keywords: object) -> None:
             if torch.compiler.is_compiling():
                 return
-            self._note_backward(inputs, self._running[-1])
+            if len(self._running) == 1 and not in_backward():
+                self._running = ['']
+            self._note_backward((inputs, keywords), self._running[-1])
             self._running.append(name)
             self._mark_module(name)
 
@@ -73,7 +79,7 @@ class Placing:
             self._mark_module(self._running[-1])
 
         for name, module in model.named_modules():
-            self._hooks.append(module.register_forward_pre_hook(Hook(enter, name)))
+            self._hooks.append(module.register_forward_pre_hook(Hook(enter, name), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Hook(leave, name), always_call=True))
 
     def _note_backward(self, values: Any, name: str) -> None:
@@ -82,13 +88,19 @@ class Placing:
         It runs operations in the reverse of their order. What a module returns was made by the innermost module that
         returns it, and what goes into one by the module around it, unless another has returned it.
         """
-        for tensor in tensors_in(values):
-            node: Any = tensor.grad_fn  # torch's stub takes its ``metadata`` for a method
-            if node is not None and _SEEN not in node.metadata:
-                node.metadata[_SEEN] = True
-                node.register_prehook(Hook(self._backward_reaches, name))
+        try:
+            for tensor in tensors_in(values):
+                # To ask a view that was changed in place for its node makes a new one, and gradients add up otherwise.
+                if not tensor.requires_grad or (tensor._is_view() and tensor._version):
+                    continue
+                node: Any = tensor.grad_fn  # torch's stub takes its ``metadata`` for a method
+                if node is not None and node.metadata.get(_SEEN) is not self._token:
+                    node.metadata[_SEEN] = self._token
+                    node.register_prehook(Hook(_reached, weakref.ref(self), name))
+        except Exception:  # of a mapping of the user's, say: the module is not known then, and training goes on
+            return
 
-    def _backward_reaches(self, name: str, gradients: object) -> None:
+    def _backward_reaches(self, name: str) -> None:
         if self._hooks:
             self._running[0] = name
             if len(self._running) == 1:  # otherwise a checkpoint runs a forward within the backward
@@ -106,16 +118,22 @@ class Placing:
         now = _now_us()
         for category, name, tensor in found:
             try:
-                storage = getattr(tensor, '_local_tensor', tensor).untyped_storage()  # a DTensor's own shard
-                address, size = storage.data_ptr(), storage.nbytes()
+                storages = [part.untyped_storage() for part in parts_of(tensor)]
+                places = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
             except (RuntimeError, NotImplementedError, AttributeError):  # a tensor without memory of its own
                 continue
-            if address:
-                self._rows['tensors'].append([now, address, size, category, name])
+            self._rows['tensors'].extend([now, address, size, category, name] for address, size in places if address)
 
     def as_dict(self) -> dict[str, Any]:
         """As a snapshot carries it: ``phases``, ``tensors`` and ``modules``, rows of plain values."""
         return {name: sorted(rows, key=_time_of) for name, rows in self._rows.items()}  # a clock may be set back
+
+
+def _reached(placing: weakref.ref[Placing], name: str, gradients: object) -> None:
+    """A hook of a backward node, which may live for long: it keeps nothing of the recording alive."""
+    found = placing()
+    if found is not None:
+        found._backward_reaches(name)
 
 
 def _time_of(row: list[Any]) -> int:

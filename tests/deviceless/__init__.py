@@ -47,4 +47,4 @@ def environment(folder: Path) -> dict[str, str]:
     built = subprocess.run([compiler, *arguments, '-o', library, source], capture_output=True, text=True, check=False)
     if built.returncode:
         raise Unavailable(f'{source.name} does not compile: {built.stderr.strip()[:500]}')
-    return {**os.environ, 'LD_PRELOAD': str(library)}
+    return {**os.environ, 'LD_PRELOAD': ':'.join(filter(None, [str(library), os.environ.get('LD_PRELOAD')]))}
