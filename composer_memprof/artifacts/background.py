@@ -43,6 +43,10 @@ def exit_deadline(timeout: float) -> float:
 
 #: Far longer than a child takes that is not stuck, in seconds.
 LONGEST_S = 120.0
+#: How long one may wait until those before it are done, in seconds.
+_LONGEST_WAIT_S = 600.0
+#: What a child says that has the locks that it needs; how soon, in seconds; and how many are forked until one does.
+_READY, _READY_WITHIN_S, _TRIES = b'ready\n', 0.25, 4
 
 
 @dataclass
@@ -180,15 +184,43 @@ class Lane:
             del job  # it may hold much memory while the lane waits for the next one
 
 
+@dataclass(frozen=True)
+class Fleeting:
+    """What a child has to read at once, because it will be gone or have changed.
+
+    Args:
+        read (Callable): reads it, and keeps it for the work that follows.
+        settle (Callable): takes and gives back every lock that ``read`` takes. A lock that another thread holds at the
+            fork is held in the child for good.
+    """
+
+    read: Callable[[], object]
+    settle: Callable[[], object]
+
+
 @dataclass
 class Child:
-    """A forked child at work; :meth:`results` waits for what it finds."""
+    """A forked child at work; :meth:`results` waits for what it finds.
+
+    ``turn``: where it is told to go on, if it waits for that.
+    """
 
     pid: int
     pipe: int
+    turn: Optional[int] = None
+
+    def is_ready(self) -> bool:
+        """Whether it has the locks that it needs, which it tells of very soon or never."""
+        waiting = select.poll()
+        waiting.register(self.pipe, select.POLLIN)
+        return bool(waiting.poll(1000 * _READY_WITHIN_S)) and os.read(self.pipe, len(_READY)) == _READY
 
     def results(self, timeout: float) -> list[Any]:
-        """What the child's function has yielded (through JSON), as far as it came before it ended or was stopped."""
+        """What the child's function has yielded (through JSON), as far as it came before it ended or was stopped.
+
+        It is the child's turn now, if it has waited for that.
+        """
+        self._take_turn()
         deadline = time.monotonic() + timeout
         chunks: list[bytes] = []
         waiting = select.poll()  # select() takes no descriptor above 1023
@@ -203,14 +235,31 @@ class Child:
                     break
                 chunks.append(chunk)
         finally:
-            os.close(self.pipe)
-            try:
-                os.waitpid(self.pid, 0)
-            except ChildProcessError:  # someone else has reaped it
-                pass
-            _children.discard(self.pid)
+            self._reap()
         *whole, _ = b''.join(chunks).split(b'\n')
         return [json.loads(line) for line in whole]
+
+    def end(self) -> None:
+        """Kill it."""
+        os.kill(self.pid, signal.SIGKILL)
+        if self.turn is not None:
+            os.close(self.turn)
+        self._reap()
+
+    def _take_turn(self) -> None:
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has died, as its results will tell
+                os.write(turn, b'.')
+            os.close(turn)
+
+    def _reap(self) -> None:
+        os.close(self.pipe)
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:  # someone else has reaped it
+            pass
+        _children.discard(self.pid)
 
 
 #: The forked children at work.
@@ -222,44 +271,58 @@ def is_own_child(pid: int) -> bool:
     return pid in _children
 
 
-def fork(function: Callable[[], Iterable[Any]], settle: Optional[Callable[[], object]] = None) -> Optional[Child]:
+def fork(function: Callable[[], Iterable[Any]], fleeting: Optional[Fleeting] = None) -> Optional[Child]:
     """Start ``function`` in a forked child; None where that can't be had, so that the caller runs it itself.
 
     The child may read everything, touches no device, and ends without running anyone's exit handlers.
 
     Args:
         function (Callable): yields what :meth:`Child.results` is to find.
-        settle (Callable, optional): called right before the fork, with nothing between that lets other threads run:
-            it returns once none of them holds a lock that ``function`` takes. In the child it would be held for good.
+        fleeting (Fleeting, optional): what comes before it, at once; ``function`` then waits until the results are
+            asked for. A child that was forked while another thread held a lock is ended, and another is forked.
     """
     if sys.platform != 'linux' or exiting():
         return None
-    try:
-        reading, writing = os.pipe()
-    except OSError:  # no more files
-        return None
+    if fleeting is None:
+        return _fork(function, None)
+    for _ in range(_TRIES):
+        child = _fork(function, fleeting)
+        if child is None or child.is_ready():
+            return child
+        child.end()
+    return None
+
+
+def _fork(function: Callable[[], Iterable[Any]], fleeting: Optional[Fleeting]) -> Optional[Child]:
+    pipes: list[int] = []
     # Until the child ignores them, a signal would run the parent's handlers in it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
+        pipes += os.pipe()
+        if fleeting is not None:
+            pipes += os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of threads, of which the child has none
-            if settle is not None:
-                settle()
+            if fleeting is not None:
+                fleeting.settle()  # it is rare then that another thread holds a lock at the fork
             pid = os.fork()
         if not pid:
-            _be_the_child(function, writing)
-    except OSError:  # no memory, or no more processes
-        os.close(reading)
-        os.close(writing)
+            _be_the_child(function, fleeting, pipes)
+    except (OSError, RuntimeError):  # no memory, no more files or processes; a device that fails
+        for end in pipes:
+            os.close(end)
         return None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    reading, writing, *turn = pipes
     os.close(writing)
+    for end in turn[:1]:
+        os.close(end)
     _children.add(pid)
-    return Child(pid, reading)
+    return Child(pid, reading, turn[1] if turn else None)
 
 
-def _be_the_child(function: Callable[[], Iterable[Any]], pipe: int) -> None:
+def _be_the_child(function: Callable[[], Iterable[Any]], fleeting: Optional[Fleeting], pipes: list[int]) -> None:
     """Never returns."""
     try:
         # A launcher that stops the job signals the child too; what was recorded is still to be written.
@@ -269,8 +332,14 @@ def _be_the_child(function: Callable[[], Iterable[Any]], pipe: int) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(LONGEST_S))  # nobody else ends it once the parent is gone
         gc.disable()  # collecting would copy the parent's pages
+        if fleeting is not None:
+            fleeting.settle()
+            os.write(pipes[1], _READY)
         os.nice(10)
-        with os.fdopen(pipe, 'wb') as out:
+        if fleeting is not None:
+            fleeting.read()
+            _wait_for_turn(*pipes[2:])
+        with os.fdopen(pipes[1], 'wb') as out:
             for found in function():
                 with contextlib.suppress(BrokenPipeError):  # the parent was killed; the files are still wanted
                     out.write(json.dumps(found).encode() + b'\n')
@@ -279,3 +348,11 @@ def _be_the_child(function: Callable[[], Iterable[Any]], pipe: int) -> None:
         os.write(2, f'composer_memprof: {traceback.format_exc()}'.encode())
     finally:
         os._exit(0)
+
+
+def _wait_for_turn(turn: int, own_end: int) -> None:
+    """Until the parent says so, or has died."""
+    os.close(own_end)
+    signal.alarm(int(_LONGEST_WAIT_S))
+    os.read(turn, 1)
+    signal.alarm(int(LONGEST_S))

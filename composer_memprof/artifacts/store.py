@@ -19,7 +19,7 @@ from typing import Any, Optional
 from composer.utils import dist
 
 from composer_memprof.artifacts import push
-from composer_memprof.artifacts.background import LONGEST_S, Child, Job, Lane, exit_deadline, exiting, fork
+from composer_memprof.artifacts.background import LONGEST_S, Child, Fleeting, Job, Lane, exit_deadline, exiting, fork
 from composer_memprof.artifacts.files import link, move_to_new, seal
 from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp, inside
@@ -59,19 +59,6 @@ class Part:
     @property
     def full_suffix(self) -> str:
         return f'{self.suffix}.gz' if self.compress else self.suffix
-
-
-@dataclass(frozen=True)
-class Fleeting:
-    """What the parts of a window read that is gone, or has changed, once :meth:`ArtifactStore.save` has returned.
-
-    Args:
-        read (Callable): reads it and keeps it for the parts. Called only where no forked child can do so.
-        settle (Callable): as in :func:`~composer_memprof.artifacts.background.fork`.
-    """
-
-    read: Callable[[], object]
-    settle: Callable[[], object]
 
 
 @dataclass
@@ -145,7 +132,8 @@ class ArtifactStore:
             stamp (Stamp): the moment in their names.
             here (bool): write on the calling thread, because the files are needed when this returns.
             then (Callable, optional): told of the paths by kind, once they are complete.
-            fleeting (Fleeting, optional): what has to be read now: the child is forked at once, whatever else waits.
+            fleeting (Fleeting, optional): what has to be read now: the child is forked and reads it at once, and
+                writes when it is its turn.
         """
         writing = _Writing(self, parts, stamp, then)
         self._guarded(self._manifest.open)
@@ -153,7 +141,7 @@ class ArtifactStore:
             writing.run()
             return
         if fleeting is not None:
-            if not writing.begin(fleeting.settle):
+            if not writing.begin(fleeting):
                 fleeting.read()
             _writer.submit(Job(writing.run, owner=self))
             return
@@ -541,9 +529,9 @@ class _Writing:
         self._then = then
         self._child: Optional[Child] = None
 
-    def begin(self, settle: Optional[Callable[[], object]] = None) -> bool:
+    def begin(self, fleeting: Optional[Fleeting] = None) -> bool:
         """Whether a child is at it."""
-        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)), settle)
+        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)), fleeting)
         return self._child is not None
 
     def run(self) -> None:

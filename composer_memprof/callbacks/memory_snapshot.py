@@ -16,8 +16,9 @@ from composer.utils import dist
 
 from composer_memprof.analysis.snapshot_file import read_snapshot
 from composer_memprof.analysis.summary import write_summary
+from composer_memprof.artifacts.background import Fleeting
 from composer_memprof.artifacts.names import Naming, Stamp
-from composer_memprof.artifacts.store import Fleeting, Part
+from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks import sessions
 from composer_memprof.callbacks.base import Output, Ranks, Stages, when
 from composer_memprof.callbacks.phases import PhasedCallback

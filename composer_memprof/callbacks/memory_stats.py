@@ -9,8 +9,9 @@ from typing import Any, Optional
 
 from composer.utils import dist
 
+from composer_memprof.artifacts.background import Fleeting
 from composer_memprof.artifacts.names import Naming, Stamp
-from composer_memprof.artifacts.store import ArtifactStore, Fleeting, GrowingFile, Part
+from composer_memprof.artifacts.store import ArtifactStore, GrowingFile, Part
 from composer_memprof.recorders.allocator_history import AllocatorHistory
 from composer_memprof.recorders.function_memory import Call, Reading
 from composer_memprof.recorders.memory_log import ModuleMemory

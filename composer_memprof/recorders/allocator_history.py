@@ -49,10 +49,7 @@ class AllocatorHistory:
 
     @staticmethod
     def settle() -> None:
-        """Return once no other thread is amid an allocation, so that a child forked right after can take a snapshot.
-
-        The counters of a device are read under its allocator's lock.
-        """
+        """Take and give back the locks that a snapshot takes: a device's counters are read under its allocator's."""
         for device in range(torch.cuda.device_count()):
             torch.cuda.memory_stats_as_nested_dict(device)
 
