@@ -22,7 +22,7 @@ import pytest
 from composer.core import Timestamp
 
 from composer_memprof.artifacts import store as store_module
-from composer_memprof.artifacts.background import Lane, fork
+from composer_memprof.artifacts.background import Fleeting, Lane, fork
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of, inside
 from composer_memprof.artifacts.numbering import before_suffix
@@ -362,6 +362,55 @@ def test_two_stores_share_a_folder_and_its_manifest() -> None:
     for store in stores:
         store.close(20)
     assert sorted(entry.path for entry in entries(FOLDER)) == ['rank0.4.2.txt', 'rank0.4.txt']
+
+
+class Locks:
+    """Of a process whose children do not get them, but for those after the first ``stuck``."""
+
+    def __init__(self, stuck: int) -> None:
+        self.parent, self.stuck, self.forked = os.getpid(), stuck, 0
+
+    def settle(self) -> None:
+        if os.getpid() == self.parent:
+            self.forked += 1
+        elif self.forked <= self.stuck:
+            time.sleep(60)
+
+
+def test_a_child_that_does_not_get_its_locks_is_ended_and_another_forked() -> None:
+    locks = Locks(stuck=2)
+    child = fork(lambda: ['done'], Fleeting(lambda: None, locks.settle))
+    assert child is not None and child.results(20) == ['done']
+    assert locks.forked == 3
+
+
+def test_where_no_child_gets_its_locks_what_is_fleeting_is_read_before_save_returns() -> None:
+    locks, read = Locks(stuck=100), []
+    store = make_store()
+    store.save([text()], stamp(), fleeting=Fleeting(lambda: read.append(os.getpid()), locks.settle))
+    assert read == [os.getpid()]
+    store.close(20)
+    assert [entry.status for entry in entries(FOLDER)] == ['saved']
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_windows_that_are_read_at_once_are_written_in_turn() -> None:
+    store = make_store()
+    for number in range(3):
+        kept: dict[str, int] = {}
+
+        def write(path: Path, kept: dict[str, int] = kept) -> None:
+            time.sleep(0.1 * (2 - kept['number']))  # the first takes longest
+            path.write_text(str(kept['number']))
+
+        parts = [Part('thing', '.txt', write), Part('thing.page', '.html', write)]
+        fleeting = Fleeting(lambda kept=kept, number=number: kept.update(number=number), lambda: None)
+        store.save(parts, stamp(), fleeting=fleeting)
+        assert kept == {}, 'a child has read it'
+    store.close(20)
+    for number, suffix in enumerate(('', '.2', '.3')):
+        assert {(FOLDER / f'rank0.4{suffix}{end}').read_text() for end in ('.txt', '.html')} == {str(number)}
 
 
 def test_no_thread_is_left_after_the_close() -> None:

@@ -49,9 +49,13 @@ class AllocatorHistory:
 
     @staticmethod
     def settle() -> None:
-        """Take and give back the locks that a snapshot takes: a device's counters are read under its allocator's."""
+        """Take and give back the locks that a snapshot takes: a device's counters are read under its allocator's.
+
+        Through ``torch._C._cuda_memoryStats`` (private in torch; checked on 2.7 and 2.11), since in a forked child the
+        public function reads nothing. The number of devices is known to torch from the parent on.
+        """
         for device in range(torch.cuda.device_count()):
-            torch.cuda.memory_stats_as_nested_dict(device)
+            torch._C._cuda_memoryStats(device)
 
     def cancel(self) -> None:
         """End the recording without a snapshot."""
