@@ -14,9 +14,10 @@ help:  ## show this list
 run: $(VENV)/.installed  ## train the quickstart with all callbacks on, and list what they wrote
 	$(BIN)/composer-memprof train $(CONFIG) $(ARGS)
 
-# Some processes side by side; a thread each, since more of them than cores hold one another up.
+# Some processes side by side; a thread each, since more of them than cores hold one another up. They import torch time
+# and again, so bytecode is kept, also where the environment says otherwise.
 test: $(VENV)/.installed-dev  ## all tests that this machine can run, two-rank ones included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-dist: $(VENV)/.installed-dev  ## the tests on two ranks over gloo
 	$(BIN)/python -m pytest -m dist $(ARGS)
