@@ -43,8 +43,8 @@ class Timed(MemorySnapshot):
         self.began = time.perf_counter()
         super()._stop(state, stamp)
 
-    def _save(self, make: Callable[[], dict[str, Any]], stamp: Stamp) -> None:
-        super()._save(make, stamp)
+    def _save(self, make: Callable[[], dict[str, Any]], stamp: Stamp, failure: str = '') -> None:
+        super()._save(make, stamp, failure)
         begin = time.perf_counter()
         self.held = begin - self.began - self.stopping
         snapshot = make()
