@@ -288,6 +288,7 @@ def test_every_argument_of_the_installed_tracker_is_taken(monkeypatch: pytest.Mo
         patch.setattr(memray, 'Tracker', tell)
         train(callback, batches=6)
     assert given.items() >= arguments.items()
+    Memray(**arguments, file_format='aggregated_allocations')
 
 
 def test_without_memray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
