@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         TorchProfiler,
         VizTracer,
     )
-    from composer_memprof.recorders.marked import memprofilable
+    from composer_memprof.recorders.functions.marked import memprofilable
 
 __all__ = [
     'FSDPMemTracker',
@@ -37,7 +37,7 @@ __version__ = '0.1.0'
 
 def __getattr__(name: str) -> Any:
     if name == 'memprofilable':  # without Composer, for code that is used elsewhere too
-        return importlib.import_module('composer_memprof.recorders.marked').memprofilable
+        return importlib.import_module('composer_memprof.recorders.functions.marked').memprofilable
     if name in __all__:
         return getattr(importlib.import_module('composer_memprof.callbacks'), name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from rich.console import Console
 
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
 
 if TYPE_CHECKING:
     from composer_memprof.runner import Run
@@ -68,7 +68,7 @@ def _tell_of(ready: list[Run], as_json: bool) -> None:
     """Say, on the first rank, what a run left behind; nothing of one that was never made."""
     from composer.utils import dist
 
-    from composer_memprof.report.tables import next_command, page_to_open, run_table
+    from composer_memprof.report.text.run_table import next_command, page_to_open, run_table
 
     if not ready or dist.get_global_rank() != 0:
         return
@@ -122,21 +122,21 @@ def inspect(
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say what filled the memory at its peak. Runs nothing that is in the file."""
-    from composer_memprof.analysis.answer import answer_of
+    from composer_memprof.analysis.memory.snapshot_report import report_on
     from composer_memprof.analysis.run_snapshots import snapshots_of
-    from composer_memprof.analysis.snapshot_file import load_snapshot
-    from composer_memprof.report.snapshot_tables import answer_text
+    from composer_memprof.analysis.snapshot.loading import load_snapshot
+    from composer_memprof.report.text.snapshot_tables import report_text
 
     with _refusing_in_one_line(snapshot):
         folder, snapshot = snapshot, next(iter(snapshots_of(snapshot).values()))
-        answer = answer_of(load_snapshot(snapshot))
+        answer = report_on(load_snapshot(snapshot))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(answer)))
         return
     if folder != snapshot:
         typer.echo(f'{snapshot}')
     if answer.devices:
-        Console(highlight=False).print(answer_text(answer))
+        Console(highlight=False).print(report_text(answer))
     else:
         typer.echo(f'{snapshot}: no allocation was recorded')
 
@@ -148,8 +148,8 @@ def diff(
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say what grew from A to B at the peak. Of a run, the newest snapshot of each rank counts."""
-    from composer_memprof.analysis.diff import diff as compare
-    from composer_memprof.report.snapshot_tables import diff_text
+    from composer_memprof.analysis.memory.diff import diff as compare
+    from composer_memprof.report.text.snapshot_tables import diff_text
 
     with _refusing_in_one_line(before, after):
         found = compare(before, after)
@@ -162,8 +162,8 @@ def diff(
 @contextlib.contextmanager
 def _refusing_in_one_line(*paths: Path) -> Iterator[None]:
     """Around the reading of files that are not trusted."""
-    from composer_memprof.analysis.bounded import go_on_within, seconds_to_read
-    from composer_memprof.analysis.snapshot_file import SnapshotError
+    from composer_memprof.analysis.snapshot.loading import SnapshotError
+    from composer_memprof.analysis.snapshot.time_limit import go_on_within, seconds_to_read
 
     try:
         go_on_within(seconds_to_read(paths))

@@ -24,8 +24,8 @@ from yaml import YAMLError
 from composer_memprof.callbacks import CALLBACKS
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
+from composer_memprof.messages import allowed_are, nearest
 from composer_memprof.schedule import parse_span
-from composer_memprof.words import allowed_are, nearest
 
 MODELS: dict[str, Callable[..., Any]] = {'byte_gpt': ByteGPT}
 LOADERS: dict[str, Callable[..., Any]] = {'text_files': text_files}

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from composer.loggers import LoggerDestination
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
-from composer_memprof.callbacks.base import ProfilingCallback
+from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.config import build_trainer
 
 _LOSS = 'loss/train/total'

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from composer_memprof import MemorySnapshot
-from composer_memprof.analysis.answer import SnapshotAnswer, answer_of
-from composer_memprof.analysis.lifetimes import lifetimes
-from composer_memprof.analysis.peak import Peak
+from composer_memprof.analysis.memory.lifetimes import lifetimes
+from composer_memprof.analysis.memory.peak import Peak
+from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
 from composer_memprof.analysis.run_snapshots import snapshots_of
-from composer_memprof.analysis.snapshot_file import load_snapshot
-from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
+from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.recorders.snapshots import write_pickle
 from tests.conftest import Regression, child_environment, make_trainer, train
 from tests.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
 
-def answer(content: Any) -> SnapshotAnswer:
-    return answer_of(load_snapshot(saved(content)))
+def answer(content: Any) -> SnapshotReport:
+    return report_on(load_snapshot(saved(content)))
 
 
 def peaks(content: Any) -> list[Peak]:
@@ -46,7 +46,7 @@ def test_the_peak_is_worked_back_from_what_is_left_at_the_end() -> None:
     blocks = lifetimes(snapshot.devices[0])
     assert blocks.allocated().tolist() == [812, 852, 340, 340, 360, 320, 320]
     assert blocks.active().tolist() == [812, 852, 852, 340, 360, 360, 320]
-    (device,) = answer_of(snapshot).devices
+    (device,) = report_on(snapshot).devices
     peak = device.peak
     assert (peak.bytes, peak.event, peak.allocated_before, device.active_peak) == (852, 1, 812, 852)
     assert [(holder.bytes, holder.before, [str(frame) for frame in holder.frames]) for holder in peak.holders] == [
@@ -123,7 +123,7 @@ def test_the_peaks_of_real_gpu_snapshots(name: str, expected: int, reserved: int
     path = REAL / f'{name}.pickle'
     if not path.exists():
         pytest.skip('the snapshots are no part of the project')
-    (device,) = answer_of(load_snapshot(path)).devices
+    (device,) = report_on(load_snapshot(path)).devices
     assert (device.peak.bytes, device.reserved_peak) == (expected, reserved)
     assert sum(holder.bytes for holder in device.peak.holders) == expected
     known = sum(share.bytes for share in device.peak.categories if share.category != 'unknown')
@@ -140,7 +140,7 @@ def test_a_snapshot_of_this_cpu_names_the_line_that_allocated() -> None:
         step()
     assert recorder.result is not None
     write_pickle(snapshot_of(recorder.result), Path('cpu.pickle'))
-    (device,) = answer_of(load_snapshot(Path('cpu.pickle'))).devices
+    (device,) = report_on(load_snapshot(Path('cpu.pickle'))).devices
     assert device.peak.bytes == (1 << 22) + 40
     assert device.peak.holders[0].frames[0].name == 'step'
     assert device.peak.holders[0].frames[0].filename == __file__
@@ -227,8 +227,8 @@ def test_a_snapshot_without_allocations_says_so() -> None:
 
 def test_reading_needs_neither_torch_nor_composer() -> None:
     code = (
-        'import sys, composer_memprof.analysis.diff, composer_memprof.analysis.summary, '
-        'composer_memprof.report.snapshot_tables; print({"torch", "composer"} & set(sys.modules))'
+        'import sys, composer_memprof.analysis.memory.diff, composer_memprof.analysis.memory.summary, '
+        'composer_memprof.report.text.snapshot_tables; print({"torch", "composer"} & set(sys.modules))'
     )
     run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=child_environment())
     assert run.stdout.strip() == 'set()', run.stderr

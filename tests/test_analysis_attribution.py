@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from composer_memprof.analysis.answer import DeviceAnswer, SnapshotAnswer, answer_of
-from composer_memprof.analysis.frames import own_frames
-from composer_memprof.analysis.lifetimes import lifetimes
-from composer_memprof.analysis.snapshot import ALLOC, FREE_COMPLETED, FREE_REQUESTED, Frame, Snapshot
-from composer_memprof.analysis.snapshot_file import load_snapshot
-from composer_memprof.analysis.summary import summary_of
-from composer_memprof.report.snapshot_tables import answer_text
+from composer_memprof.analysis.memory.frames import own_frames
+from composer_memprof.analysis.memory.lifetimes import lifetimes
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
+from composer_memprof.analysis.memory.summary import summary_of
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, FREE_REQUESTED, Frame, Snapshot
+from composer_memprof.report.text.snapshot_tables import report_text
 from tests.snapshots import FRAME, TORCH, event, freed, plain, saved, segment, without_stacks
 
 SITE = '/x/lib/python3.11/site-packages/torch'
@@ -34,11 +34,11 @@ ZERO_GRAD = {'filename': f'{SITE}/nn/modules/module.py', 'line': 1, 'name': 'zer
 INIT = {'filename': f'{SITE}/nn/modules/linear.py', 'line': 1, 'name': '__init__'}
 
 
-def answer(content: Any) -> SnapshotAnswer:
-    return answer_of(load_snapshot(saved(content)))
+def answer(content: Any) -> SnapshotReport:
+    return report_on(load_snapshot(saved(content)))
 
 
-def device(content: Any) -> DeviceAnswer:
+def device(content: Any) -> DeviceReport:
     return answer(content).devices[0]
 
 
@@ -125,7 +125,7 @@ def test_bytes_over_time_are_those_of_a_walk_over_the_events(content: dict[str, 
     allocated, active = by_walking(snapshot)
     assert blocks.allocated().tolist() == allocated
     assert blocks.active().tolist() == active
-    (found,) = answer_of(snapshot).devices
+    (found,) = report_on(snapshot).devices
     peak = found.peak
     assert (peak.bytes, peak.event) == (max(allocated), allocated.index(max(allocated)))
     assert found.active_peak == max(active)
@@ -300,7 +300,7 @@ def test_backward_without_python_frames_is_told_by_its_node() -> None:
 
 def test_inspect_prints_the_frame_that_asked() -> None:
     console = Console(record=True, width=120, file=io.StringIO())
-    console.print(answer_text(answer(plain(event('alloc', 512, 8, [OPTIMIZER, FRAME]), oom={'message': 'none left'}))))
+    console.print(report_text(answer(plain(event('alloc', 512, 8, [OPTIMIZER, FRAME]), oom={'message': 'none left'}))))
     printed = console.export_text()
     assert '(in torch: torch/optim/adamw.py:1 step)' in printed
     assert 'none left' in printed
@@ -316,7 +316,7 @@ def test_where_there_is_no_stack_the_module_that_ran_is_named() -> None:
         (2, 'temporary', 'blocks.0', False),
     ]
     console = Console(file=io.StringIO(), width=80)
-    console.print(answer_text(found))
+    console.print(report_text(found))
     assert 'no stack, while blocks.1 ran' in console.file.getvalue()
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from composer_memprof.analysis.diff import diff
+from composer_memprof.analysis.memory.diff import diff
 from composer_memprof.analysis.run_snapshots import snapshots_of
-from composer_memprof.analysis.snapshot_file import SnapshotError
+from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.artifacts.manifest import Entry, append_line
 from tests.conftest import child_environment
 from tests.snapshots import FRAME, event, plain, saved, segment

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from composer_memprof.analysis.answer import answer_of
-from composer_memprof.analysis.snapshot_file import SnapshotError, load_snapshot
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot
 from tests.conftest import child_environment
 from tests.damage import a_whole_snapshot, damaged, mangled
 from tests.snapshots import FRAME, event, plain, saved, segment
@@ -118,7 +118,7 @@ def test_two_thousand_damaged_snapshots_are_read_whole_or_refused() -> None:
             assert '\n' not in str(error)
         else:
             read += 1
-            json.dumps(asdict(answer_of(snapshot)))
+            json.dumps(asdict(report_on(snapshot)))
     assert 0 < read < 2000
 
 
@@ -158,8 +158,8 @@ def test_a_bomb_is_refused_in_one_line_and_little_memory(name: str) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
     code = (
-        'import os, resource, sys, composer_memprof.cli as cli, composer_memprof.report.snapshot_tables, '
-        'composer_memprof.analysis.answer\n'
+        'import os, resource, sys, composer_memprof.cli as cli, composer_memprof.report.text.snapshot_tables, '
+        'composer_memprof.analysis.memory.snapshot_report\n'
         'sys.argv = ["x", "inspect", "bomb"]\n'
         'here = os.getpid()\n'
         'before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n'
@@ -198,7 +198,7 @@ def test_a_key_that_takes_years_to_hash_is_given_up_in_one_line() -> None:
     path = Path('bomb.pickle')
     path.write_bytes(b'\x80\x04})' + b'2\x86' * 200 + b'K\x01s.')  # {a tuple of itself twice, 200 deep: 1}
     code = (
-        'import composer_memprof.analysis.bounded as bounded; bounded._SECONDS = 2.0; '
+        'import composer_memprof.analysis.snapshot.time_limit as bounded; bounded._SECONDS = 2.0; '
         "from composer_memprof.cli import app; app(['inspect', 'bomb.pickle'])"
     )
     run = subprocess.run(

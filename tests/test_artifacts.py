@@ -22,15 +22,16 @@ import pytest
 from composer.core import Timestamp
 
 from composer_memprof.artifacts import store as store_module
-from composer_memprof.artifacts.background import Fleeting, Lane, fork
+from composer_memprof.artifacts.child import ReadAtFork, fork
+from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of, inside
 from composer_memprof.artifacts.numbering import before_suffix
 from composer_memprof.artifacts.push import push
-from composer_memprof.artifacts.remote import FsspecDestination, check_scheme
 from composer_memprof.artifacts.store import ArtifactStore, Part
+from composer_memprof.artifacts.worker_thread import WorkerThread
+from composer_memprof.messages import MemprofWarning
 from composer_memprof.signals import uninterrupted
-from composer_memprof.words import MemprofWarning
 from tests.conftest import child_environment, entries
 
 FOLDER = Path('run')
@@ -235,7 +236,7 @@ def test_without_a_child_it_is_written_here(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_handlers() -> None:
     code = (
         'import atexit, os, signal, sys, time\n'
-        'from composer_memprof.artifacts import background\n'
+        'from composer_memprof.artifacts import child\n'
         'signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n'
         "atexit.register(lambda: print('exit handlers of', os.getpid(), flush=True))\n"
         'fork = os.fork\n'
@@ -244,7 +245,7 @@ def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_hand
         '    if not pid: os.kill(os.getpid(), signal.SIGTERM)\n'
         '    return pid\n'
         'os.fork = fork_and_stop\n'
-        "print(os.getpid(), background.fork(lambda: ['whole']).results(20)[0], flush=True)\n"
+        "print(os.getpid(), child.fork(lambda: ['whole']).results(20)[0], flush=True)\n"
     )
     run = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, env=child_environment(), timeout=60
@@ -379,7 +380,7 @@ class Locks:
 
 def test_a_child_that_does_not_get_its_locks_is_ended_and_another_forked() -> None:
     locks = Locks(stuck=2)
-    child = fork(lambda: ['done'], Fleeting(lambda: None, locks.settle))
+    child = fork(lambda: ['done'], ReadAtFork(lambda: None, locks.settle))
     assert child is not None and child.results(20) == ['done']
     assert locks.forked == 3
 
@@ -387,7 +388,7 @@ def test_a_child_that_does_not_get_its_locks_is_ended_and_another_forked() -> No
 def test_where_no_child_gets_its_locks_what_is_fleeting_is_read_before_save_returns() -> None:
     locks, read = Locks(stuck=100), []
     store = make_store()
-    store.save([text()], stamp(), fleeting=Fleeting(lambda: read.append(os.getpid()), locks.settle))
+    store.save([text()], stamp(), read_at_fork=ReadAtFork(lambda: read.append(os.getpid()), locks.settle))
     assert read == [os.getpid()]
     store.close(20)
     assert [entry.status for entry in entries(FOLDER)] == ['saved']
@@ -405,8 +406,8 @@ def test_windows_that_are_read_at_once_are_written_in_turn() -> None:
             path.write_text(str(kept['number']))
 
         parts = [Part('thing', '.txt', write), Part('thing.page', '.html', write)]
-        fleeting = Fleeting(lambda kept=kept, number=number: kept.update(number=number), lambda: None)
-        store.save(parts, stamp(), fleeting=fleeting)
+        read_at_fork = ReadAtFork(lambda kept=kept, number=number: kept.update(number=number), lambda: None)
+        store.save(parts, stamp(), read_at_fork=read_at_fork)
         assert kept == {}, 'a child has read it'
     store.close(20)
     for number, suffix in enumerate(('', '.2', '.3')):
@@ -480,7 +481,7 @@ def test_the_close_waits_no_longer_than_it_was_told_to() -> None:
 
 
 def test_a_full_queue_of_uploads_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, '_uploader', Lane('small', capacity=1))
+    monkeypatch.setattr(store_module, '_uploader', WorkerThread('small', capacity=1))
     shelf = Shelf()
     shelf.open.clear()
     store = make_store(shelf, 'far/{batch}.txt')

@@ -26,9 +26,9 @@ from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 import composer_memprof
 from composer_memprof import HostRSS, MemorySnapshot, Memray, TorchProfiler, VizTracer
 from composer_memprof.callbacks import CALLBACKS
-from composer_memprof.callbacks.base import ProfilingCallback
+from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.messages import MemprofWarning
 from composer_memprof.schedule import on_ranks, window
-from composer_memprof.words import MemprofWarning
 from tests.conftest import entries, loader, make_trainer, train
 
 ALL = list(CALLBACKS.values())

@@ -20,12 +20,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from composer_memprof import Flops, FSDPMemTracker, SavedTensorsHook
-from composer_memprof.analysis.gpt_flops import find_shape, formula_flops
-from composer_memprof.callbacks.device_peak import find_peak
+from composer_memprof.analysis.flops.gpt_formula import find_shape, formula_flops
+from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.examples.byte_gpt import ByteGPT
-from composer_memprof.recorders.flops import BatchFlops, FlopsRecorder
-from composer_memprof.recorders.matmul_peak import matmul_peak
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.flops.matmul_peak import matmul_peak
+from composer_memprof.recorders.flops.recorder import BatchFlops, FlopsRecorder
 from tests.conftest import FEATURES, Regression, entries, loader, make_trainer, train
 
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 32, 4, 2, 24, 8

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import FSDPMemTracker
-from composer_memprof.recorders.memory_log import CATEGORIES, DeviceMemory, ModuleMemory
-from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
-from composer_memprof.recorders.saved_tensors import SavedTensorsRecorder
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.modules.memory_log import CATEGORIES, DeviceMemory, ModuleMemory
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from tests.conftest import FEATURES, Regression, entries, make_trainer, train
 
 SOON = {'skip': '2ba', 'active': '1ba'}
@@ -263,7 +263,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 
 torch.distributed.init_process_group('fake', store=FakeStore(), rank=0, world_size=64)
 mesh = torch.distributed.device_mesh.init_device_mesh('cpu', (64,))

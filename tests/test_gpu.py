@@ -24,11 +24,11 @@ from composer_memprof import (
     TorchProfiler,
     VizTracer,
 )
-from composer_memprof.analysis.answer import answer_of
-from composer_memprof.analysis.lifetimes import lifetimes
-from composer_memprof.analysis.snapshot import ALLOC
-from composer_memprof.analysis.snapshot_file import load_snapshot
-from composer_memprof.recorders.allocator_history import AllocatorHistory
+from composer_memprof.analysis.memory.lifetimes import lifetimes
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.model import ALLOC
+from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from tests import deviceless
 from tests.conftest import entries, make_trainer, train, wait_for
 
@@ -111,7 +111,7 @@ def test_modules_and_phases_place_what_the_device_holds() -> None:
     train_on_gpu(MemorySnapshot())
     snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
     assert {'net.0', 'net.2'} <= {snapshot.modules[index] for index in set(snapshot.devices[0].module.tolist())}
-    (answer,) = answer_of(snapshot).devices
+    (answer,) = report_on(snapshot).devices
     assert answer.peak.batch in (1, 2, 3)
 
 
@@ -143,7 +143,7 @@ def test_the_peak_of_a_window_is_the_allocators_own_but_for_its_rounding() -> No
     by_counter = PeakBytes(2, 4)
     train_on_gpu(MemorySnapshot(schedule={'skip': '2ba', 'active': '3ba'}), by_counter)
     snapshot = load_snapshot(RUN / 'rank0.5.memory_snapshot.pickle')
-    (answer,) = answer_of(snapshot).devices
+    (answer,) = report_on(snapshot).devices
     blocks = lifetimes(snapshot.devices[0])
     # What was freed again is known by the bytes that were asked for; the allocator rounds them up to 512.
     transient = blocks.size[blocks.allocated_after(answer.peak.event)] % 512 > 0

@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_memprof import HostRSS
-from composer_memprof.recorders.growth import Series, estimate_growth
-from composer_memprof.recorders.host_memory import HostMemoryRecorder
-from composer_memprof.recorders.proc import Cgroup, ProcessReader, child_pids, process_details
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.host.processes import Cgroup, ProcessReader, child_pids, process_details
+from composer_memprof.recorders.host.recorder import HostMemoryRecorder
+from composer_memprof.recorders.host.trend import Series, estimate_growth
 from tests.conftest import Noise, child_environment, entries, json_lines, loader, train
 
 RECORD = Path('test-run/memprof/rank0.0.host_rss.jsonl')
@@ -236,9 +236,8 @@ def test_the_limit_within_reach_is_one_warning(tmp_path: Path, monkeypatch: pyte
     root, membership = tmp_path / 'cgroup', tmp_path / 'membership'
     membership.write_text('0::/\n')
     cgroup_files(root, {'cgroup.controllers': '', 'memory.current': '950', 'memory.max': '1000', 'memory.stat': ''})
-    from composer_memprof.recorders import host_memory
 
-    monkeypatch.setattr(host_memory, 'Cgroup', lambda: Cgroup(root, membership))
+    monkeypatch.setattr('composer_memprof.recorders.host.recorder.Cgroup', lambda: Cgroup(root, membership))
     with pytest.warns(MemprofWarning, match='950 B of the 1000 B at which this job is killed') as caught:
         train(HostRSS())
     assert sum('killed' in str(warning.message) for warning in caught) == 1

@@ -15,13 +15,13 @@ import torch
 import yaml
 
 from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memprofilable
-from composer_memprof.recorders import marked
-from composer_memprof.recorders.collection import collection
-from composer_memprof.recorders.function_memory import FunctionMemoryRecorder, Reading
-from composer_memprof.recorders.function_sources import HostSource
-from composer_memprof.recorders.saved_tensors import _hooks_are_active
-from composer_memprof.report.function_memory import json_line, yaml_entry
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.functions import marked
+from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
+from composer_memprof.recorders.functions.selection import collection
+from composer_memprof.recorders.functions.sources import HostSource
+from composer_memprof.recorders.saved_tensors.recorder import _hooks_are_active
+from composer_memprof.report.text.function_memory import json_line, yaml_entry
 from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
 
 FOLDER = Path('test-run/memprof')

@@ -23,13 +23,13 @@ from composer.loggers import RemoteUploaderDownloader
 from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 from composer_memprof import MemorySnapshot, TorchProfiler
-from composer_memprof.analysis.answer import answer_of
-from composer_memprof.analysis.snapshot_file import load_snapshot
-from composer_memprof.recorders import out_of_memory
-from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.recorders.allocations import out_of_memory
+from composer_memprof.recorders.allocations.annotations import Annotations
+from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
+from composer_memprof.recorders.allocations.out_of_memory import facts_of, is_out_of_memory
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.recorders.out_of_memory import facts_of, is_out_of_memory
-from composer_memprof.recorders.placing import Placing
 from tests.conftest import entries, loader, make_trainer, train
 
 RUN = Path('test-run/torch_traces')
@@ -206,7 +206,7 @@ def test_the_stamp_of_a_file_is_the_end_of_its_window() -> None:
 def test_what_is_allocated_is_placed_in_its_batch_phase_and_module() -> None:
     train(MemorySnapshot(), batches=5)
     snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
-    (answer,) = answer_of(snapshot).devices
+    (answer,) = report_on(snapshot).devices
     assert answer.peak.batch in (1, 2, 3)
     assert {'forward', 'backward', 'optimizer', 'dataloader'} <= set(snapshot.phases.names)
     assert set(snapshot.phases.batch.tolist()) <= {1, 2, 3, 4}
@@ -221,18 +221,18 @@ def test_a_summary_of_a_few_kilobytes_stands_beside_each_snapshot() -> None:
     train(MemorySnapshot(), batches=5)
     text = (RUN / 'rank0.4.memory_snapshot.summary.json').read_text()
     assert len(text) <= 4096
-    (answer,) = answer_of(load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')).devices
+    (answer,) = report_on(load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')).devices
     assert json.loads(text)['devices'][0]['peak']['bytes'] == answer.peak.bytes
 
 
 def test_module_marks_follow_nested_forwards_and_leave_no_hook() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU()))
-    placing = Placing()
-    placing.follow_modules(model)
+    annotations = Annotations()
+    annotations.follow_modules(model)
     model(torch.ones(1, 4))
-    placing.leave_modules()
+    annotations.leave_modules()
     model(torch.ones(1, 4))
-    assert [name for _, name in placing.as_dict()['modules']] == ['', '0', '', '1', '1.0', '1', '', '']
+    assert [name for _, name in annotations.as_dict()['modules']] == ['', '0', '', '1', '1.0', '1', '', '']
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -245,8 +245,8 @@ class Residual(torch.nn.Module):
         return self.b(2 * self.a(x)) + x
 
 
-def modules_marked(placing: Placing) -> list[str]:
-    return [name for name, _ in itertools.groupby(name for _, name in placing.as_dict()['modules'])]
+def modules_marked(annotations: Annotations) -> list[str]:
+    return [name for name, _ in itertools.groupby(name for _, name in annotations.as_dict()['modules'])]
 
 
 def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_are() -> None:
@@ -254,20 +254,20 @@ def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_a
     model(torch.ones(1, 4)).sum().backward()
     alone = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
-    placing = Placing()
-    placing.follow_modules(model)
+    annotations = Annotations()
+    annotations.follow_modules(model)
     loss, later = (model(torch.ones(1, 4)).sum() for _ in range(2))
-    placing.mark('backward', 0)
-    before = len(modules_marked(placing))
+    annotations.mark('backward', 0)
+    before = len(modules_marked(annotations))
     loss.backward()
-    assert modules_marked(placing)[before:] == ['1', '0', '0.b', '0', '0.a']
+    assert modules_marked(annotations)[before:] == ['1', '0', '0.b', '0', '0.a']
     assert all(torch.equal(one, parameter.grad) for one, parameter in zip(alone, model.parameters()))
-    placing.mark('optimizer', 0)
-    assert modules_marked(placing)[-1] == ''
-    placing.leave_modules()
-    marks = len(placing.as_dict()['modules'])
+    annotations.mark('optimizer', 0)
+    assert modules_marked(annotations)[-1] == ''
+    annotations.leave_modules()
+    marks = len(annotations.as_dict()['modules'])
     later.backward()
-    assert len(placing.as_dict()['modules']) == marks
+    assert len(annotations.as_dict()['modules']) == marks
 
 
 class Views(torch.nn.Module):
@@ -290,8 +290,8 @@ def test_module_marks_do_not_look_at_what_would_change_the_order_of_a_gradients_
     model(x).backward()
     alone = model.inner.weight.grad
     model.zero_grad()
-    placing = Placing()
-    placing.follow_modules(model)
+    annotations = Annotations()
+    annotations.follow_modules(model)
     model(x).backward()
     assert alone is not None and model.inner.weight.grad is not None
     assert torch.equal(alone, model.inner.weight.grad)
@@ -318,12 +318,12 @@ class ViewWithoutGrad(torch.nn.Module):
 
 def test_module_marks_raise_nothing_into_a_forward_and_keep_no_recording_alive() -> None:
     model = ViewWithoutGrad()
-    placing = Placing()
-    placing.follow_modules(model)
+    annotations = Annotations()
+    annotations.follow_modules(model)
     out = model(torch.ones(3, 4))['out']
-    placing.leave_modules()
-    gone = weakref.ref(placing)
-    del placing
+    annotations.leave_modules()
+    gone = weakref.ref(annotations)
+    del annotations
     gc.collect()
     assert gone() is None
     out.sum().backward()
@@ -341,22 +341,22 @@ def test_after_a_checkpoint_has_run_its_forward_again_the_backward_is_where_it_w
             return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), Checkpointed())
-    placing = Placing()
-    placing.follow_modules(model)
+    annotations = Annotations()
+    annotations.follow_modules(model)
     loss = model(torch.ones(1, 4)).sum()
-    placing.mark('backward', 0)
-    before = len(modules_marked(placing))
+    annotations.mark('backward', 0)
+    before = len(modules_marked(annotations))
     loss.backward()
-    marked = modules_marked(placing)[before:]
+    marked = modules_marked(annotations)[before:]
     assert marked[:1] == ['1.inner.1'] and marked[-1] == '0', marked
     assert '1.inner.0' in marked
 
 
 def test_a_compiled_model_is_not_hooked() -> None:
     model = torch.compile(torch.nn.Linear(2, 2))
-    placing = Placing()
-    placing.follow_modules(torch.nn.Sequential(model))  # type: ignore[arg-type]
-    assert placing._hooks == []
+    annotations = Annotations()
+    annotations.follow_modules(torch.nn.Sequential(model))  # type: ignore[arg-type]
+    assert annotations._hooks == []
 
 
 # -- standing by --------------------------------------------------------------------------------------------------
@@ -511,9 +511,9 @@ def test_another_trainer_after_a_failed_one_records_as_if_nothing_had_been() -> 
 def test_a_forward_that_composer_has_compiled_is_left_alone() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     model.forward = torch.compile(model.forward)  # type: ignore[method-assign]
-    placing = Placing()
-    placing.follow_modules(model)
-    assert placing._hooks == []
+    annotations = Annotations()
+    annotations.follow_modules(model)
+    assert annotations._hooks == []
 
 
 def test_what_there_was_at_the_failure_is_told_apart_from_the_peak() -> None:
@@ -529,7 +529,7 @@ def test_what_there_was_at_the_failure_is_told_apart_from_the_peak() -> None:
         trainer.fit()
     except torch.OutOfMemoryError:
         trainer.close()
-    answer = answer_of(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
+    answer = report_on(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
     (device,) = answer.devices
     assert device.at_failure is not None and answer.oom is not None
     assert device.peak.bytes >= 4 << 20 > device.at_failure.bytes >= 1 << 20

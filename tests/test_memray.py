@@ -17,9 +17,9 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 
 from composer_memprof import MemorySnapshot, Memray, SavedTensorsHook
-from composer_memprof.artifacts.background import fork
-from composer_memprof.recorders.memray import MemrayRecorder, read_statistics, write_flame_graph
-from composer_memprof.words import MemprofWarning
+from composer_memprof.artifacts.child import fork
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.python_calls.memray import MemrayRecorder, read_statistics, write_flame_graph
 from tests.conftest import Regression, entries, loader, make_trainer, train
 
 FOLDER = Path('test-run/memprof')

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import SavedTensorsHook
-from composer_memprof.recorders.saved_tensors import OUTSIDE, SavedTensors, SavedTensorsRecorder
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.saved_tensors.recorder import OUTSIDE, SavedTensors, SavedTensorsRecorder
 from tests.conftest import Regression, entries, loader, train
 
 JSON = Path('test-run/memprof/rank0.3.saved_tensors.json')
@@ -271,7 +271,7 @@ def test_graphs_that_are_dropped_free_their_memory() -> None:
 
 
 def test_an_error_in_a_hook_does_not_reach_the_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from composer_memprof.recorders.saved_storages import Ledger
+    from composer_memprof.recorders.saved_tensors.ledger import Ledger
 
     def fail(*args: Any) -> Any:
         raise RuntimeError('a bug of ours')

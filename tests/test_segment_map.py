@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_memprof.analysis.segment_map import ALLOCATED, AWAITING, FREE, SegmentMap, segment_map
-from composer_memprof.analysis.snapshot_file import read_snapshot
+from composer_memprof.analysis.memory.segment_map import ALLOCATED, AWAITING, FREE, SegmentMap, segment_map
+from composer_memprof.analysis.snapshot.loading import read_snapshot
 
 STATES = {'active_allocated': ALLOCATED, 'active_awaiting_free': AWAITING, 'inactive': FREE}
 

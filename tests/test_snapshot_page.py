@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_memprof.analysis.snapshot import Snapshot
-from composer_memprof.analysis.snapshot_file import load_snapshot
-from composer_memprof.analysis.timeline import extremes, lines_of, sum_up_smaller, timeline_of
-from composer_memprof.recorders.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
+from composer_memprof.analysis.memory.timeline import extremes, lines_of, sum_up_smaller, timeline_of
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.model import Snapshot
+from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.report.snapshot_page import snapshot_page, write_snapshot_page
+from composer_memprof.report.html.snapshot.page import snapshot_page, write_snapshot_page
 from tests.benchmarks.made_up import training_snapshot
 from tests.snapshots import without_stacks
 

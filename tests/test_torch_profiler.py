@@ -17,7 +17,7 @@ from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 from composer_memprof import TorchProfiler
 from composer_memprof.recorders.kineto import KinetoRecorder, MemoryTimeline, export_trace, memory_timeline
-from composer_memprof.report.memory_timeline import write_memory_timeline
+from composer_memprof.report.html.memory_timeline import write_memory_timeline
 from tests.conftest import entries, make_trainer, train
 
 RUN = Path('test-run/torch_traces')

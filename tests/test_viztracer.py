@@ -24,9 +24,9 @@ from composer.loggers import Logger
 from viztracer.vcompressor import VCompressor
 
 from composer_memprof import MemorySnapshot, Memray, TorchProfiler, VizTracer
-from composer_memprof.recorders.viztracer import VizTracerRecorder
-from composer_memprof.report.call_timeline import call_timeline_page, read_calls
-from composer_memprof.words import MemprofWarning
+from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder
+from composer_memprof.report.html.calls.call_timeline import call_timeline_page, read_calls
 from tests.conftest import entries, loader, make_trainer, train
 
 FOLDER = Path('test-run/memprof')

@@ -1,1 +1,4 @@
-"""From what was recorded to numbers. Knows file formats; needs neither Composer, nor torch, nor a running job."""
+"""From files to numbers, without a GPU, Composer or a running job.
+
+``snapshot`` reads memory snapshots, ``memory`` answers from them, ``flops`` turns counts into rates, ``run`` lists a run.
+"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from composer_memprof.analysis.snapshot_file import SnapshotError
+from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.artifacts.manifest import Entry, find_manifests, read_manifest
 
 _KIND = 'memory_snapshot'

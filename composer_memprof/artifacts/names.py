@@ -17,7 +17,7 @@ from composer.core import Timestamp
 from composer.utils import dist
 
 from composer_memprof.artifacts.numbering import before_suffix, counted
-from composer_memprof.words import allowed_are
+from composer_memprof.messages import allowed_are
 
 RUN_VARIABLES = ('run_name', 'rank', 'local_rank', 'world_size', 'local_world_size', 'node_rank')
 TIME_VARIABLES = (

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.background import exit_deadline
+from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme, scheme_of
+from composer_memprof.artifacts.exiting import exit_deadline
 from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, read_manifest, taking_over
-from composer_memprof.artifacts.remote import FsspecDestination, check_scheme, scheme_of
 
 
 @dataclass(frozen=True)

@@ -19,21 +19,23 @@ from typing import Any, Optional
 from composer.utils import dist
 
 from composer_memprof.artifacts import push
-from composer_memprof.artifacts.background import LONGEST_S, Child, Fleeting, Job, Lane, exit_deadline, exiting, fork
+from composer_memprof.artifacts.child import LONGEST_S, Child, ReadAtFork, fork
+from composer_memprof.artifacts.destinations import Destination, FsspecDestination
+from composer_memprof.artifacts.exiting import exit_deadline, exiting
 from composer_memprof.artifacts.files import link, move_to_new, seal
 from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp, inside
-from composer_memprof.artifacts.remote import Destination, FsspecDestination
-from composer_memprof.words import warn
+from composer_memprof.artifacts.worker_thread import Job, WorkerThread
+from composer_memprof.messages import warn
 
 # Jobs hold recorded data until they are written: beyond a few, a callback records no further window.
-_writer = Lane('memprof-writer', capacity=4)
+_writer = WorkerThread('memprof-writer', capacity=4)
 # Upload jobs are names only. What finds no room stays `saved`, for the close or for `push`.
-_uploader = Lane('memprof-uploader', capacity=256)
+_uploader = WorkerThread('memprof-uploader', capacity=256)
 _WRITING_TIMEOUT_S = 600.0
 
 
-def start_writing() -> None:
+def fork_next_writer() -> None:
     """On the training thread, now and then: begin to write the next window, where one waits for the last to be done."""
     _writer.advance()
 
@@ -123,7 +125,7 @@ class ArtifactStore:
         *,
         here: bool = False,
         then: Optional[Callable[[dict[str, Path]], None]] = None,
-        fleeting: Optional[Fleeting] = None,
+        read_at_fork: Optional[ReadAtFork] = None,
     ) -> None:
         """Write a window's files.
 
@@ -132,7 +134,7 @@ class ArtifactStore:
             stamp (Stamp): the moment in their names.
             here (bool): write on the calling thread, because the files are needed when this returns.
             then (Callable, optional): told of the paths by kind, once they are complete.
-            fleeting (Fleeting, optional): what has to be read now: the child is forked and reads it at once, and
+            read_at_fork (ReadAtFork, optional): what has to be read now: the child is forked and reads it at once, and
                 writes when it is its turn.
         """
         writing = _Writing(self, parts, stamp, then)
@@ -140,9 +142,9 @@ class ArtifactStore:
         if here or exiting():
             writing.run()
             return
-        if fleeting is not None:
-            if not writing.begin(fleeting):
-                fleeting.read()
+        if read_at_fork is not None:
+            if not writing.begin(read_at_fork):
+                read_at_fork.read()
             _writer.submit(Job(writing.run, owner=self))
             return
         _writer.submit(Job(writing.run, owner=self, begin=writing.begin))
@@ -529,9 +531,9 @@ class _Writing:
         self._then = then
         self._child: Optional[Child] = None
 
-    def begin(self, fleeting: Optional[Fleeting] = None) -> bool:
+    def begin(self, read_at_fork: Optional[ReadAtFork] = None) -> bool:
         """Whether a child is at it."""
-        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)), fleeting)
+        self._child = fork(lambda: (asdict(made) for made in self._store._make(self._parts, self._stamp)), read_at_fork)
         return self._child is not None
 
     def run(self) -> None:

@@ -10,19 +10,19 @@ from composer.core import State
 from composer.loggers import Logger
 from composer.utils import dist
 
-from composer_memprof.analysis.gpt_flops import GPTShape, find_shape
-from composer_memprof.analysis.utilization import BatchShape, Peak, Window
+from composer_memprof.analysis.flops.gpt_formula import GPTShape, find_shape
+from composer_memprof.analysis.flops.utilization import BatchShape, Peak, Window
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
-from composer_memprof.callbacks.device_peak import find_peak
+from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.parts.device_peak import find_peak
+from composer_memprof.messages import warn
 from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
-from composer_memprof.recorders.flops import FlopsRecorder
+from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.stopwatch import Stopwatch
-from composer_memprof.report.flops import write_json, write_text
+from composer_memprof.report.text.flops import write_json, write_text
 from composer_memprof.schedule import ALWAYS, ScheduleInput
-from composer_memprof.words import warn
 
 _SUFFIX = '.flops.json'
 #: Shapes of batches that are counted, each once; batches of further shapes are left out.

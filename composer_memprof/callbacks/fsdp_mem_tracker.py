@@ -12,14 +12,14 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.messages import warn
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
-from composer_memprof.recorders.memory_log import ModuleMemory
-from composer_memprof.recorders.module_memory import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
-from composer_memprof.report.module_memory import Layout, write_json, write_log
+from composer_memprof.recorders.modules.memory_log import ModuleMemory
+from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
+from composer_memprof.report.text.module_memory import Layout, write_json, write_log
 from composer_memprof.schedule import ScheduleInput, window
-from composer_memprof.words import warn
 
 _SUFFIX = '.log'
 _FUNCTION = '{function}'

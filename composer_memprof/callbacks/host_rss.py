@@ -9,14 +9,14 @@ from typing import Any, Optional
 from composer.core import State
 from composer.loggers import Logger
 
-from composer_memprof.artifacts.background import is_own_child
+from composer_memprof.artifacts.child import is_own_child
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import GrowingFile
-from composer_memprof.callbacks.base import Output, Ranks, Stages, when
-from composer_memprof.callbacks.phases import PhasedCallback
-from composer_memprof.recorders.host_memory import HostMemoryRecorder
+from composer_memprof.callbacks.framework.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.framework.phases import PhasedCallback
+from composer_memprof.messages import human_bytes, warn
+from composer_memprof.recorders.host.recorder import HostMemoryRecorder
 from composer_memprof.schedule import ALWAYS, ScheduleInput
-from composer_memprof.words import human_bytes, warn
 
 _SUFFIX = '.jsonl'
 #: How often growth is looked at while training runs, in seconds.

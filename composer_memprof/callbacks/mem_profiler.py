@@ -10,16 +10,16 @@ from composer.core import Event, State
 from composer.loggers import Logger
 
 from composer_memprof.artifacts.names import Naming, Stamp
-from composer_memprof.callbacks import sessions
-from composer_memprof.callbacks.base import Output, Ranks, Stages, when
-from composer_memprof.callbacks.functions import FUNCTIONS, STEPS, FunctionCallback
-from composer_memprof.callbacks.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
-from composer_memprof.callbacks.plain_loop import PlainLoop
-from composer_memprof.recorders.collection import Functions, calls_of, collection
-from composer_memprof.recorders.function_plan import FunctionPlan, Hooks, check_switches, hooks_of
-from composer_memprof.recorders.marked import memprofilable
-from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
-from composer_memprof.report.module_memory import Layout
+from composer_memprof.callbacks.framework import exclusive
+from composer_memprof.callbacks.framework.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.framework.functions import FUNCTIONS, STEPS, FunctionCallback
+from composer_memprof.callbacks.framework.without_trainer import PlainLoop
+from composer_memprof.callbacks.parts.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
+from composer_memprof.recorders.functions.marked import memprofilable
+from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, check_switches, hooks_of
+from composer_memprof.recorders.functions.selection import Functions, calls_of, collection
+from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
+from composer_memprof.report.text.module_memory import Layout
 from composer_memprof.schedule import ALWAYS, ScheduleInput
 
 _LAYOUT = ('fsdp_mem_track_module_depth', 'fsdp_mem_tracker_units', 'fsdp_mem_tracker_tabulate')
@@ -153,7 +153,7 @@ class MemProfiler(FunctionCallback, PlainLoop):
         self.memory_stats = self._stats.readings
         self.fsdp_memory_stats = self._stats.peaks
         if cuda_allocator_history and torch.cuda.is_available():
-            self.resources = frozenset({sessions.ALLOCATOR_HISTORY})
+            self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
         super().__init__(
             moments,
             Output(

@@ -14,24 +14,31 @@ from composer.core import State, Time
 from composer.loggers import Logger
 from composer.utils import dist
 
-from composer_memprof.analysis.snapshot_file import read_snapshot
-from composer_memprof.analysis.summary import write_summary
-from composer_memprof.artifacts.background import Fleeting
+from composer_memprof.analysis.memory.summary import write_summary
+from composer_memprof.analysis.snapshot.loading import read_snapshot
+from composer_memprof.artifacts.child import ReadAtFork
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks import sessions
-from composer_memprof.callbacks.base import Output, Ranks, Stages, when
-from composer_memprof.callbacks.phases import PhasedCallback
-from composer_memprof.callbacks.snapshot_recording import Make, SnapshotRecording
-from composer_memprof.recorders import cpu_allocations
-from composer_memprof.recorders.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.callbacks.framework import exclusive
+from composer_memprof.callbacks.framework.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.framework.phases import PhasedCallback
+from composer_memprof.callbacks.parts.snapshot_recording import Make, SnapshotRecording
+from composer_memprof.messages import warn
+from composer_memprof.recorders.allocations import cpu_allocations
+from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.recorders.allocations.out_of_memory import (
+    describe,
+    facts_of,
+    is_out_of_memory,
+    leave,
+    listen,
+    pending_error,
+)
+from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.recorders.out_of_memory import describe, facts_of, is_out_of_memory, leave, listen, pending_error
-from composer_memprof.recorders.snapshots import write_pickle
-from composer_memprof.report.snapshot_page import write_snapshot_page
+from composer_memprof.report.html.snapshot.page import write_snapshot_page
 from composer_memprof.schedule import ScheduleInput, window
 from composer_memprof.signals import uninterrupted
-from composer_memprof.words import warn
 
 #: Out of memory may come again and again, where the training tries smaller microbatches.
 _MOST_OOMS = 3
@@ -145,12 +152,12 @@ class MemorySnapshot(PhasedCallback):
         self.kineto = None
         arguments = cpu_allocations.PROFILE_ARGUMENTS
         if state.device.name == 'gpu' and torch.cuda.is_available():
-            self.resources = frozenset({sessions.ALLOCATOR_HISTORY})
+            self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
             self._window = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=True)
             self._stand_by = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
         else:
-            self.resources = frozenset({sessions.KINETO, sessions.PYTHON_STACKS})
-            self.kineto = sessions.kineto_for(self, state, arguments)
+            self.resources = frozenset({exclusive.KINETO, exclusive.PYTHON_STACKS})
+            self.kineto = exclusive.kineto_for(self, state, arguments)
             self._window = SnapshotRecording(self.kineto, follows_modules=True)
             self._stand_by = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
         self._refuse_second_stand_by(state)
@@ -211,7 +218,7 @@ class MemorySnapshot(PhasedCallback):
             stamp,
             then=functools.partial(self._tell, failure, stamp) if failure else None,
             # To put the allocator's history into Python takes long, and the training would wait for it.
-            fleeting=Fleeting(take, AllocatorHistory.settle) if self.kineto is None else None,
+            read_at_fork=ReadAtFork(take, AllocatorHistory.settle) if self.kineto is None else None,
         )
 
     def _tell(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
@@ -243,7 +250,7 @@ class MemorySnapshot(PhasedCallback):
         if (
             self._fitting
             and not (self._stand_by.active or self._stepped_aside)
-            and sessions.claim_idle(self, self._stand_by, state)
+            and exclusive.claim_idle(self, self._stand_by, state)
         ):
             self._stood_by = time.monotonic()
             self._stand_by.begin(state)
@@ -259,7 +266,7 @@ class MemorySnapshot(PhasedCallback):
         try:
             self._stand_by.cancel()
         finally:
-            sessions.release(self._stand_by)
+            exclusive.release(self._stand_by)
         return True
 
     def fit_end(self, state: State, logger: Logger) -> None:
@@ -284,7 +291,7 @@ class MemorySnapshot(PhasedCallback):
                 failure = 'out of memory' if oom else 'the training broke off'
                 self._end(self._stand_by, state, stamp, failure)
         finally:
-            sessions.release(self._stand_by)
+            exclusive.release(self._stand_by)
 
     def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         """On the thread whose allocation fails, while all that filled the memory is still there."""

@@ -16,16 +16,16 @@ from composer.utils import dist
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
-from composer_memprof.callbacks import sessions
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
-from composer_memprof.callbacks.child_files import ChildFile, child_files
-from composer_memprof.recorders.memray import (
+from composer_memprof.callbacks.framework import exclusive
+from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
+from composer_memprof.recorders.python_calls.memray import (
     MemrayRecorder,
     check_tracker_arguments,
     read_statistics,
     write_flame_graph,
 )
-from composer_memprof.report.memray import memray_text
+from composer_memprof.report.text.memray import memray_text
 from composer_memprof.schedule import ScheduleInput, window
 
 _SUFFIX = '.memray.bin'
@@ -75,7 +75,7 @@ class Memray(ProfilingCallback):
     """
 
     kind = 'memray'
-    resources = frozenset({sessions.PYTHON_STACKS})
+    resources = frozenset({exclusive.PYTHON_STACKS})
 
     def __init__(
         self,

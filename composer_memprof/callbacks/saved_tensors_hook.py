@@ -14,10 +14,10 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
-from composer_memprof.recorders.pack_functions import FunctionOrPath, resolve_functions
-from composer_memprof.recorders.saved_tensors import SavedTensors, SavedTensorsRecorder, check_has_parameters
-from composer_memprof.report.saved_tensors import saved_tensors_text
+from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensors, SavedTensorsRecorder, check_has_parameters
+from composer_memprof.report.text.saved_tensors import saved_tensors_text
 from composer_memprof.schedule import ScheduleInput, window
 
 _SUFFIX = '.saved_tensors.json'

@@ -15,10 +15,10 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, folder_of
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks import sessions
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, When, check_naming, when
+from composer_memprof.callbacks.framework import composer_profiler, exclusive
+from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, When, check_naming, when
 from composer_memprof.recorders import kineto
-from composer_memprof.report.memory_timeline import write_memory_timeline
+from composer_memprof.report.html.memory_timeline import write_memory_timeline
 from composer_memprof.schedule import ScheduleInput, as_schedule, window
 
 #: Without a Composer Profiler to follow: five batches to settle, then four.
@@ -161,15 +161,15 @@ class TorchProfiler(ProfilingCallback):
         self.saved_traces = []
         if self._memory_naming is not None:
             check_run_name(state.run_name, self._memory_naming.filename, self._memory_naming.remote)
-        served = state.profiler is not None and not sessions.has_composer_torch_profiler(state)
+        served = state.profiler is not None and not composer_profiler.has_composer_torch_profiler(state)
         if self._follows_composer:
             schedule = as_schedule(state.profiler.schedule) if served and state.profiler else _DEFAULT_SCHEDULE
             self.when = When(schedule, self.when.ranks, self.when.stages)
         self._serves_composer = self._follows_composer and served
-        self.resources = frozenset({sessions.KINETO})
+        self.resources = frozenset({exclusive.KINETO})
         if self._arguments['with_stack']:
-            self.resources |= {sessions.PYTHON_STACKS}
-        self.kineto = sessions.kineto_for(self, state, self._arguments)
+            self.resources |= {exclusive.PYTHON_STACKS}
+        self.kineto = exclusive.kineto_for(self, state, self._arguments)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         super().batch_start(state, logger)

@@ -16,12 +16,12 @@ from composer.utils import dist
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks import sessions
-from composer_memprof.callbacks.base import Output, ProfilingCallback, Ranks, Stages, when
-from composer_memprof.callbacks.child_files import ChildFile, child_files
-from composer_memprof.recorders.traced_children import NAME
-from composer_memprof.recorders.viztracer import VizTracerRecorder, check_tracer_options
-from composer_memprof.report.call_timeline import write_call_timeline
+from composer_memprof.callbacks.framework import exclusive
+from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
+from composer_memprof.recorders.python_calls.traced_children import NAME
+from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
+from composer_memprof.report.html.calls.call_timeline import write_call_timeline
 from composer_memprof.schedule import ScheduleInput, window
 
 _SUFFIXES = ('.viztracer.json', '.viztracer.cvf', '.json', '.cvf')
@@ -115,7 +115,7 @@ class VizTracer(ProfilingCallback):
             ),
         )
         self.resources = frozenset(
-            {sessions.PYTHON_STACKS, *([sessions.KINETO] if self._options.get('log_torch') else [])}
+            {exclusive.PYTHON_STACKS, *([exclusive.KINETO] if self._options.get('log_torch') else [])}
         )
         self._recorder: Optional[VizTracerRecorder] = None
         self._children: Optional[Path] = None

@@ -1,1 +1,1 @@
-"""A model and data that every machine has, to try the callbacks on."""
+"""A small model and its data, for runs that need no download."""

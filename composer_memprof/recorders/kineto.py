@@ -18,7 +18,7 @@ from typing import Any, Optional
 import torch
 from torch.profiler import ProfilerActivity
 
-from composer_memprof.words import allowed_are
+from composer_memprof.messages import allowed_are
 
 #: Arguments of torch.profiler.profile that say when and whereto, which is not a recorder's to know.
 _NOT_OURS = ('self', 'schedule', 'on_trace_ready')

@@ -1,0 +1,1 @@
+"""What people read: ``html`` makes self-contained pages, ``text`` makes tables for terminals and text files."""

@@ -22,8 +22,8 @@ _STACKS, _FRAMES, _SLOTS = 500, 20, 20_000
 
 _CHILD = """
 import json, os, pickle, sys, time
-from composer_memprof.analysis.answer import answer_of
-from composer_memprof.analysis.snapshot_file import load_snapshot
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.snapshot.loading import load_snapshot
 from pathlib import Path
 def held():
     lines = Path('/proc/self/status').read_text().splitlines()
@@ -35,7 +35,7 @@ if what == 'pickle':
     with open(path, 'rb') as file:
         kept = pickle.load(file)
 else:
-    kept = answer_of(load_snapshot(Path(path)))
+    kept = report_on(load_snapshot(Path(path)))
 seconds = time.perf_counter() - began
 print(json.dumps([seconds, held() - at_first]), flush=True)
 os._exit(0)

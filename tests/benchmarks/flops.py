@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from composer_memprof import Flops
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
-from composer_memprof.recorders.flops import FlopsRecorder
+from composer_memprof.recorders.flops.recorder import FlopsRecorder
 
 
 class _Steps(Callback):

@@ -11,7 +11,7 @@ import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from composer_memprof.examples.byte_gpt import ByteGPT
-from composer_memprof.recorders.module_memory import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 
 #: What torch's own tracker costs, as measured for this project: a step under it against bare.
 GOAL = 5.7

@@ -20,9 +20,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from composer_memprof.analysis.answer import answer_of
-from composer_memprof.analysis.snapshot_file import SnapshotError, load_snapshot
-from composer_memprof.analysis.summary import summary_of
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.memory.summary import summary_of
+from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot
 from tests.damage import a_whole_snapshot, damaged, mangled
 
 
@@ -43,7 +43,7 @@ def main() -> int:
             start = time.monotonic()
             try:
                 with contextlib.redirect_stderr(io.StringIO()):  # Python's own, of a buffer that found no memory
-                    answer = answer_of(load_snapshot(path))
+                    answer = report_on(load_snapshot(path))
                 json.dumps(asdict(answer))
                 assert len(json.dumps(summary_of(answer)).encode()) <= 4096
                 read += 1

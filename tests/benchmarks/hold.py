@@ -15,11 +15,11 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 
 from composer_memprof import MemorySnapshot
-from composer_memprof.analysis.snapshot_file import read_snapshot
-from composer_memprof.analysis.summary import write_summary
+from composer_memprof.analysis.memory.summary import write_summary
+from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.names import Stamp
-from composer_memprof.recorders.snapshots import write_pickle
-from composer_memprof.report.snapshot_page import write_snapshot_page
+from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
+from composer_memprof.report.html.snapshot.page import write_snapshot_page
 
 
 class Timed(MemorySnapshot):

@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 from torch.cuda._memory_viz import trace_plot
 
-from composer_memprof.analysis.snapshot_file import load_snapshot
-from composer_memprof.report.snapshot_page import MAX_BYTES, write_snapshot_page
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.report.html.snapshot.page import MAX_BYTES, write_snapshot_page
 from tests.benchmarks.made_up import training_snapshot
 
 EVENTS = 1_000_000

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from composer_memprof.examples.byte_gpt import ByteGPT
-from composer_memprof.recorders.saved_tensors import SavedTensorsRecorder
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 
 
 def saved_tensors(rounds: int, report: Callable[[str, float, float], None]) -> None:

@@ -1,0 +1,1 @@
+"""Rates from counted FLOPs and measured time, and the formula for GPT-style models."""

@@ -1,0 +1,146 @@
+"""What grew between two snapshots, or two runs: the peak of each device, by category and by place in the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
+from composer_memprof.analysis.run_snapshots import snapshots_of
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.model import Frame
+
+
+@dataclass(frozen=True)
+class CategoryChange:
+    """Bytes of a category at either peak."""
+
+    category: str
+    before: int
+    after: int
+
+    @property
+    def bytes(self) -> int:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class PlaceChange:
+    """Bytes and blocks of a place in the code, of one category, at either peak."""
+
+    category: str
+    before: int
+    after: int
+    blocks_before: int
+    blocks_after: int
+    frames: list[Frame]
+    folded: int
+    within: Optional[Frame] = None
+
+    @property
+    def bytes(self) -> int:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class DeviceDiff:
+    """Two peaks of one device, in bytes. ``categories`` and ``places``: what changed most comes first; the changes of
+    either add up to that of the peak. ``reserved``: the most that was, None where it is not known.
+    """
+
+    rank: Optional[int]
+    device: int
+    before: int
+    after: int
+    reserved_before: Optional[int]
+    reserved_after: Optional[int]
+    categories: list[CategoryChange]
+    places: list[PlaceChange]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """``before`` and ``after``: the files that were compared. ``notes``: what could not be compared, and why."""
+
+    before: list[str]
+    after: list[str]
+    devices: list[DeviceDiff]
+    notes: list[str]
+
+
+def diff(before: Path, after: Path) -> Diff:
+    """Compare two snapshots, or the newest snapshot of each rank of two runs.
+
+    Raises:
+        SnapshotError: if one of them is none, or a run has none.
+        OSError: if one can't be read.
+    """
+    left, right = snapshots_of(before), snapshots_of(after)
+    notes = []
+    if None in left or None in right:
+        left, right = _first_rank(left), _first_rank(right)
+    for paths, others, where in ((left, right, before), (right, left, after)):
+        alone = [str(rank) for rank in paths if rank not in others]
+        if alone:
+            notes.append(f'Only {where} has rank {", ".join(alone)}.')
+    devices = []
+    for rank in [rank for rank in left if rank in right]:
+        answers = report_on(load_snapshot(left[rank])), report_on(load_snapshot(right[rank]))
+        found, more = diff_of(*answers, rank=rank)
+        devices += found
+        notes += more
+    return Diff([str(path) for path in left.values()], [str(path) for path in right.values()], devices, notes)
+
+
+def _first_rank(paths: dict[int | None, Path]) -> dict[int | None, Path]:
+    """A file alone is compared with the first rank of a run."""
+    return {None: next(iter(paths.values()))}
+
+
+def diff_of(
+    before: SnapshotReport, after: SnapshotReport, rank: Optional[int] = None
+) -> tuple[list[DeviceDiff], list[str]]:
+    """What changed on each device that both have, and a note for each that only one has."""
+    left = {device.device: device for device in before.devices}
+    right = {device.device: device for device in after.devices}
+    notes = [
+        f'Device {number} is only in the {"first" if number in left else "second"}.'
+        for number in sorted(left.keys() ^ right.keys())
+    ]
+    both = sorted(left.keys() & right.keys())
+    return [_device(rank, left[number], right[number]) for number in both], notes
+
+
+def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> DeviceDiff:
+    categories: dict[str, list[int]] = {}
+    places: dict[tuple[str, tuple[Frame, ...], Optional[Frame]], list[int]] = {}
+    folded: dict[tuple[Frame, ...], int] = {}
+    for side, peak in enumerate((before.peak, after.peak)):
+        for share in peak.categories:
+            categories.setdefault(share.category, [0, 0])[side] += share.bytes
+        for holder in peak.holders:
+            frames = tuple(holder.frames)
+            sums = places.setdefault((holder.category, frames, holder.within), [0, 0, 0, 0])
+            sums[side] += holder.bytes
+            sums[side + 2] += holder.blocks
+            folded[frames] = holder.folded
+    return DeviceDiff(
+        rank=rank,
+        device=before.device,
+        before=before.peak.bytes,
+        after=after.peak.bytes,
+        reserved_before=before.reserved_peak,
+        reserved_after=after.reserved_peak,
+        categories=sorted(
+            (CategoryChange(name, *sums) for name, sums in categories.items()),
+            key=lambda change: -abs(change.bytes),
+        ),
+        places=sorted(
+            (
+                PlaceChange(name, sums[0], sums[1], sums[2], sums[3], list(frames), folded[frames], within)
+                for (name, frames, within), sums in places.items()
+            ),
+            key=lambda change: -abs(change.bytes),
+        ),
+    )

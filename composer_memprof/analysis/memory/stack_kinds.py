@@ -1,0 +1,61 @@
+"""Which part of the training a call stack belongs to, told by its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from composer_memprof.analysis.snapshot.model import Frame, Stack
+
+#: In the order of their codes.
+KINDS = ('unknown', 'forward', 'backward', 'optimizer', 'zero_grad', 'loader', 'module')
+UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, LOADER, MODULE = range(7)
+#: Of a frame that is the trainer's own: what lies further out says nothing.
+_TRAINER = -1
+
+_MAKES_MODULES = ('__init__', 'reset_parameters', '_apply', 'to_empty')
+
+
+def stack_kinds(stacks: Sequence[Stack]) -> np.ndarray:
+    """The kind of each stack: int8.
+
+    The innermost frame that tells decides: a trainer that runs forward inside the optimizer's step, as Composer does,
+    has the optimizer in every stack.
+    """
+    known: dict[Frame, int] = {}
+    kinds = np.zeros(len(stacks), dtype=np.int8)
+    for number, stack in enumerate(stacks):
+        for frame in stack:
+            kind = known.get(frame)
+            if kind is None:
+                kind = known[frame] = _kind(frame)
+            if kind == _TRAINER:
+                break
+            if kind != UNKNOWN:
+                kinds[number] = kind
+                break
+    return kinds
+
+
+def _kind(frame: Frame) -> int:
+    name, file = frame.name, frame.filename.replace('\\', '/')
+    if name == 'zero_grad' or name.endswith('::zero_grad'):
+        return ZERO_GRAD
+    if not file.endswith('.py'):
+        return BACKWARD if 'torch::autograd::Engine' in name or 'autograd::python::PythonEngine' in name else UNKNOWN
+    if '/torch/optim/' in file:
+        return OPTIMIZER
+    if file.endswith('composer/trainer/trainer.py') and name.startswith('_train_microbatch'):
+        return _TRAINER
+    if '/torch/autograd/' in file:
+        return BACKWARD if 'backward' in name else UNKNOWN
+    if '/torch/_tensor.py' in file and name == 'backward':
+        return BACKWARD
+    if '/torch/utils/data/' in file:
+        return LOADER
+    if '/torch/nn/' in file:
+        if name in _MAKES_MODULES or '/torch/nn/init.py' in file:
+            return MODULE
+        return FORWARD
+    return UNKNOWN

@@ -1,0 +1,171 @@
+"""Where artifacts go: a store through fsspec, or Composer's logger. No credential passes through here into a name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional, Protocol
+
+import fsspec
+import fsspec.implementations.local
+import tenacity
+
+from composer_memprof.artifacts.files import move_to_new
+from composer_memprof.artifacts.numbering import before_suffix, counted
+from composer_memprof.messages import allowed_are
+
+_SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
+#: The extra of this package that brings a scheme's filesystem.
+_EXTRAS = {'s3': 's3', 's3a': 's3', 'gs': 'gcs', 'gcs': 'gcs', 'az': 'azure', 'abfs': 'azure', 'abfss': 'azure'}
+#: Trying again does not help with these.
+_FINAL = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
+_ATTEMPTS = 4
+
+
+class Destination(Protocol):
+    """Takes finished files. Called from a background thread; errors are the caller's to handle."""
+
+    def accepts_files(self) -> bool:
+        """Whether there is anyone who takes a file."""
+
+    def upload(self, path: Path, name: str) -> str:
+        """Store ``path`` under ``name``, or the next free one, and return the name it got."""
+
+
+def scheme_of(name: str) -> Optional[str]:
+    """``'s3'`` of ``'s3://bucket/key'``; None where there is none."""
+    match = _SCHEME.match(name)
+    return match.group(1).lower() if match else None
+
+
+def check_scheme(name: str, parameter: str) -> None:
+    """Refuse a store that can't be reached from here.
+
+    Raises:
+        ValueError: if the scheme is unknown, its package is missing, or the address chains several stores.
+    """
+    scheme = scheme_of(name)
+    if scheme is None:
+        return
+    known = sorted({*fsspec.available_protocols(), *_EXTRAS})
+    if '::' in name or (':' in name.split('/')[2].partition('@')[0] and '@' in name.split('/')[2]):
+        raise ValueError(
+            f'{parameter}: an address must name one store and no credentials; they come from the environment, '
+            "fsspec's config or storage_options"
+        )
+    if scheme not in known:
+        raise ValueError(f'{parameter}={name!r}: {scheme}:// is unknown; {allowed_are(known, scheme)}')
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        hint = f"pip install 'composer_memprof[{extra}]'" if extra else str(error)
+        raise ValueError(f'{parameter}={name!r}: {scheme}:// needs a package that is not installed; {hint}') from error
+
+
+class FsspecDestination:
+    """A store through fsspec.
+
+    Args:
+        storage_options (Mapping, optional): for the filesystem; beside it count the environment and fsspec's config.
+        overwrite (bool): replace what is there, instead of taking the next free name.
+    """
+
+    def __init__(self, storage_options: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
+        self.storage_options = dict(storage_options or {})
+        self.overwrite = overwrite
+
+    def accepts_files(self) -> bool:
+        return True
+
+    def upload(self, path: Path, name: str) -> str:
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=8),
+            retry=tenacity.retry_if_not_exception_type(_FINAL),
+            reraise=True,
+        )
+        return retrying(self._upload_once, path, name)
+
+    def _upload_once(self, path: Path, name: str) -> str:
+        filesystem, _ = fsspec.core.url_to_fs(name, **self.storage_options)
+        if self.overwrite:
+            _put(filesystem, path, name, mode='overwrite')
+            return name
+        number = 1
+        while True:
+            candidate = before_suffix(name, counted(number))
+            try:
+                if not filesystem.exists(candidate):
+                    _put(filesystem, path, candidate, mode='create')
+                    return candidate
+            except FileExistsError:  # another process was faster
+                pass
+            number += 1
+
+
+def _put(filesystem: Any, path: Path, name: str, mode: str) -> None:
+    target = filesystem._strip_protocol(name)
+    if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
+        # A copy cut short must not look like the file.
+        filesystem.makedirs(filesystem._parent(target), exist_ok=True)
+        partial = Path(f'{target}.{os.getpid()}.{threading.get_ident()}.part')
+        try:
+            shutil.copyfile(path, partial)
+            if mode == 'create':
+                move_to_new(partial, Path(target))
+            else:
+                os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return
+    try:
+        filesystem.put_file(str(path), target, mode=mode)
+    except NotImplementedError:  # a store without exclusive writes; that the name is free has been asked
+        filesystem.put_file(str(path), target)
+
+
+class LoggerDestination:
+    """Whoever takes files among the destinations of Composer's logger."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+        self._used: set[str] = set()
+
+    def accepts_files(self) -> bool:
+        return bool(self._logger.has_file_upload_destination())
+
+    def upload(self, path: Path, name: str) -> str:
+        number = 1
+        while (candidate := before_suffix(name, counted(number))) in self._used or self._is_stored(candidate):
+            number += 1
+        self._used.add(candidate)
+        # Composer formats both names, and raises into training on a clash unless told to overwrite.
+        self._logger.upload_file(
+            remote_file_name=_without_fields(candidate),
+            file_path=_without_fields(str(path)),
+            overwrite=True,
+        )
+        return candidate
+
+    def _is_stored(self, name: str) -> bool:
+        """Whether an earlier run left an object of this name, where the destination can tell."""
+        for destination in self._logger.destinations:
+            backend = getattr(destination, 'remote_backend', None)
+            if backend is None or not destination.can_upload_files():
+                continue
+            remote_name = getattr(destination, '_remote_file_name', str)(name)
+            try:
+                backend.get_object_size(remote_name)
+            except FileNotFoundError:
+                continue
+            return True
+        return False
+
+
+def _without_fields(name: str) -> str:
+    return name.replace('{', '{{').replace('}', '}}')

@@ -1,0 +1,113 @@
+"""A callback of functions in a training loop without a Trainer: connect it, and mark what is to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Optional
+
+from composer.core import Timestamp
+from torch.nn import Module
+from torch.optim import Optimizer
+from typing_extensions import Self
+
+from composer_memprof.artifacts.destinations import FsspecDestination, scheme_of
+from composer_memprof.artifacts.names import Stamp, folder_of
+from composer_memprof.callbacks.framework.base import ProfilingCallback, check_writable
+from composer_memprof.callbacks.framework.functions import FUNCTIONS
+from composer_memprof.callbacks.parts.memory_stats import MemoryStats
+from composer_memprof.recorders.functions import marked
+from composer_memprof.recorders.functions.plan import FunctionPlan
+from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
+
+#: ``{run_name}`` where there is no run.
+RUN_NAME = 'memprofiler'
+
+
+class PlainLoop(ProfilingCallback):
+    """Reads marked functions in windows, and has the methods that a loop of the user's own calls."""
+
+    _plan: FunctionPlan
+    _stats: MemoryStats
+    _functions: Optional[FunctionMemoryRecorder] = None
+    enabled = True
+
+    def connect(self, module: Module, optimizers: Sequence[Optimizer] = ()) -> Self:
+        """Read the functions that are marked, and those in :meth:`memprofile_ctx`, from now to :meth:`disconnect`.
+
+        Raises:
+            ValueError: for a model or a place of files that is not allowed.
+        """
+        self.disconnect()
+        if not self.enabled:
+            return self
+        remote = self.output.naming.remote
+        if remote is not None and scheme_of(remote) is None:
+            raise ValueError(f"remote_file_name={remote!r} needs a Trainer's logger; name a store, as s3://...")
+        destination = FsspecDestination(self.output.storage_options, self.output.overwrite) if remote else None
+        folder = folder_of(self.output.folder, RUN_NAME)
+        check_writable(folder, self.output.folder)
+        recorder = self._make_recorder(module, optimizers)
+        self._open_store(folder, destination)
+        self._listen(recorder)
+        self._begin_window(Stamp(RUN_NAME, Timestamp()))
+        return self
+
+    def disconnect(self) -> None:
+        """Close the files, and wait for their upload as long as ``close_timeout`` says."""
+        if self._store is None:
+            return
+        self._end_window()
+        self._listen(None)
+        store, self._store = self._store, None
+        store.close(self.output.close_timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.disconnect()
+
+    @contextmanager
+    def memprofile_ctx(self, name: str) -> Iterator[None]:
+        """Read memory around the code inside, as that of a function ``name``."""
+        recorder = self._functions
+        call = recorder.begin_part(name, marked=True) if recorder is not None else None
+        try:
+            yield
+        finally:
+            if recorder is not None:
+                recorder.end_part(name, call)
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def _make_recorder(
+        self, model: Module, optimizers: Sequence[Optimizer], reserved: Sequence[str] = ()
+    ) -> FunctionMemoryRecorder:
+        self._plan.check(model)
+        sources = self._plan.sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
+        return FunctionMemoryRecorder(self._plan.collection, sources, self._stats.take, reserved)
+
+    def _begin_window(self, stamp: Stamp) -> None:
+        assert self._functions is not None
+        self._stats.open(self.store, stamp)
+        self._functions.open()
+
+    def _end_window(self) -> None:
+        if self._functions is not None:
+            self._functions.close()
+        self._stats.close()
+
+    def _listen(self, recorder: Optional[FunctionMemoryRecorder]) -> None:
+        """Have ``recorder`` told of marked functions, in place of the one before, whose counts go on."""
+        before, self._functions = self._functions, recorder
+        if before is not None:
+            marked.disconnect(before)
+            before.close()
+        if recorder is None:
+            if before is not None:
+                before.warn_of_absent(FUNCTIONS)
+            return
+        if before is not None:
+            recorder.calls.update(before.calls)
+        marked.connect(recorder)

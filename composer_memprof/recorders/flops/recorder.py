@@ -1,0 +1,299 @@
+"""The floating-point operations of a batch, counted as it runs: by module, by operation, forward and backward.
+
+with FlopsRecorder(model) as recorder:
+    loss_of(model(batch)).backward()
+print(recorder.result.batch_flops)
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Optional
+
+import torch
+from torch import nn
+
+from composer_memprof.messages import warn
+from composer_memprof.recorders import dispatch
+from composer_memprof.recorders.flops.formulas import computes, count, name_of
+from composer_memprof.recorders.modules.names import OUTSIDE as OUTSIDE_NAME
+from composer_memprof.recorders.modules.names import plain_name
+from composer_memprof.recorders.modules.running_module import OUTSIDE, RunningModule
+
+FORWARD, BACKWARD, RECOMPUTED, OPTIMIZER = range(4)
+
+
+@dataclass(frozen=True)
+class PhaseFlops:
+    """FLOPs of each phase.
+
+    Args:
+        flops (int): of the model: ``forward_flops`` and ``backward_flops``.
+        recomputed_flops (int): done again in the backward pass, by checkpoints and by attention that keeps no scores.
+        optimizer_flops (int): of the optimizer's own step.
+    """
+
+    flops: int
+    forward_flops: int
+    backward_flops: int
+    recomputed_flops: int
+    optimizer_flops: int
+
+
+@dataclass(frozen=True)
+class ModuleFlops(PhaseFlops):
+    """Of one module with its submodules, by its dotted name; the root's is ``''``.
+
+    Args:
+        own_flops (int): of ``flops``, without those of its submodules.
+        calls (int): of its forward, without those that a checkpoint runs again.
+    """
+
+    name: str
+    type: str
+    own_flops: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class OperationFlops(PhaseFlops):
+    """Of one of torch's operators, as ``aten.addmm``."""
+
+    name: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class UntrackedOperation:
+    """An operator that there is no formula for. What only views its argument is left out."""
+
+    name: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class BatchFlops:
+    """What one batch took, all microbatches.
+
+    Args:
+        batch_flops (int): model FLOPs, forward and backward, nothing counted twice that is computed twice.
+        hardware_flops (int): all that were done.
+        modules (list): the largest first; so ``operations``.
+        tracked_calls (int): of operators with a formula.
+        untracked_calls (int): of the others.
+    """
+
+    batch_flops: int
+    forward_flops: int
+    backward_flops: int
+    recomputed_flops: int
+    optimizer_flops: int
+    hardware_flops: int
+    tracked_calls: int
+    untracked_calls: int
+    modules: list[ModuleFlops]
+    operations: list[OperationFlops]
+    untracked_operations: list[UntrackedOperation]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to JSON."""
+        return asdict(self)
+
+
+class FlopsRecorder:
+    """Counts what ``model`` computes, and what is computed around it; usable without a Trainer.
+
+    Each operator that runs is counted by its shapes, so that nothing runs twice and no number changes; what a wrapper
+    of tensors holds (DTensor) is counted as this process computes it. What torch compiled is not seen by module, and
+    is only counted where it calls torch's operators.
+
+    >>> model = torch.nn.Linear(4, 2)
+    >>> with FlopsRecorder(model) as recorder:
+    ...     model(torch.ones(3, 4)).sum().backward()
+    >>> recorder.result.forward_flops
+    48
+
+    Args:
+        model (Module): with the modules to name.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.result: Optional[BatchFlops] = None
+        #: What has gone wrong inside of an operation of the training; nothing is counted after it.
+        self.error: Optional[Exception] = None
+        self._is_recording = False
+        self.restart()
+
+    @property
+    def is_recording(self) -> bool:
+        return self._is_recording
+
+    def start(self) -> None:
+        """Begin to count."""
+        if self._is_recording:
+            raise RuntimeError('this recorder is active already')
+        self._is_recording = True
+        dispatch.listen(self)
+
+    def stop(self) -> BatchFlops:
+        """End; torch and the model are as before.
+
+        Raises:
+            RuntimeError: if something went wrong inside of an operation.
+        """
+        self.cancel()
+        if self.error is not None:
+            raise RuntimeError(f'counting ended early: {self.error}') from self.error
+        self.result = self._summary()
+        return self.result
+
+    def cancel(self) -> None:
+        """End without a result."""
+        self._is_recording = False
+        dispatch.stop_listening(self)
+
+    def restart(self) -> None:
+        """Forget what was counted: the batch is run anew."""
+        self._modules = list(self.model.named_modules())
+        self._running = RunningModule([module for _, module in self._modules])
+        self._flops: dict[tuple[int, str, int], int] = defaultdict(int)
+        self._tracked: Counter[str] = Counter()
+        self._untracked: Counter[str] = Counter()
+        self._module_calls: Counter[int] = Counter()
+        self._optimizing = False
+
+    def begin_optimizer(self) -> None:
+        """Forward and backward are over, even if the optimizer's ``step`` has been entered long before."""
+        self._optimizing = True
+
+    def begin_batch(self) -> None:
+        """Forward and backward begin, or begin again within one step of the optimizer."""
+        self._optimizing = False
+
+    def __enter__(self) -> FlopsRecorder:
+        self.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            self.cancel()
+            return
+        try:
+            self.stop()
+        except Exception as ours:  # the training in the block was right
+            warn(f'no FLOPs were counted: {ours}')
+
+    # -- what dispatch tells ------------------------------------------------------------------------------------------
+
+    def operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        found = count(operation, arguments, keywords, result)
+        name = name_of(operation)
+        if found is None:
+            if computes(operation):
+                self._untracked[name] += 1
+            return
+        self._tracked[name] += 1
+        module = OUTSIDE if self._optimizing else self._running.current()
+        self._flops[module, name, self._phase()] += found.flops
+        if found.recomputed:
+            self._flops[module, name, RECOMPUTED] += found.recomputed
+
+    def _phase(self) -> int:
+        if self._optimizing:
+            return OPTIMIZER
+        if self._running.recomputes:
+            return RECOMPUTED
+        return BACKWARD if dispatch.in_backward() else FORWARD
+
+    def entered(self, module: nn.Module) -> None:
+        number = self._running.enter(module)
+        if number is not None and not self._running.recomputes:
+            self._module_calls[number] += 1
+
+    def left(self, module: nn.Module) -> None:
+        self._running.leave(module)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        pass
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+
+    # -- the result ---------------------------------------------------------------------------------------------------
+
+    def _summary(self) -> BatchFlops:
+        total = _by_phase(self._flops.items())
+        recomputed, optimizer = total['recomputed_flops'], total['optimizer_flops']
+        return BatchFlops(
+            batch_flops=total['flops'],
+            forward_flops=total['forward_flops'],
+            backward_flops=total['backward_flops'],
+            recomputed_flops=recomputed,
+            optimizer_flops=optimizer,
+            hardware_flops=total['flops'] + recomputed + optimizer,
+            tracked_calls=self._tracked.total(),
+            untracked_calls=self._untracked.total(),
+            modules=self._by_module(),
+            operations=self._by_operation(),
+            untracked_operations=[UntrackedOperation(*each) for each in self._untracked.most_common()],
+        )
+
+    def _by_module(self) -> list[ModuleFlops]:
+        own: dict[int, list[Any]] = defaultdict(list)
+        for key, flops in self._flops.items():
+            own[key[0]].append((key, flops))
+        rows = []
+        if OUTSIDE in own:
+            within = _by_phase(own[OUTSIDE])
+            rows.append(ModuleFlops(**within, name=OUTSIDE_NAME, type='', own_flops=within['flops'], calls=0))
+        inclusive: dict[str, list[Any]] = defaultdict(list)
+        exclusive: dict[str, list[Any]] = defaultdict(list)
+        for number, counted in own.items():
+            if number != OUTSIDE:
+                name = plain_name(self._modules[number][0])
+                exclusive[name] += counted
+                for ancestor in _lineage(name):
+                    inclusive[ancestor] += counted
+        # Of a wrapper and what it wraps, the latter.
+        last = {plain_name(name): number for number, (name, _) in enumerate(self._modules)}
+        for name, number in last.items():
+            if inclusive[name] or self._module_calls[number]:
+                rows.append(
+                    ModuleFlops(
+                        **_by_phase(inclusive[name]),
+                        name=name,
+                        type=type(self._modules[number][1]).__name__,
+                        own_flops=_by_phase(exclusive[name])['flops'],
+                        calls=self._module_calls[number],
+                    )
+                )
+        return sorted(rows, key=lambda row: -row.flops)
+
+    def _by_operation(self) -> list[OperationFlops]:
+        counted: dict[str, list[Any]] = defaultdict(list)
+        for key, flops in self._flops.items():
+            counted[key[1]].append((key, flops))
+        rows = [OperationFlops(**_by_phase(counted[name]), name=name, calls=self._tracked[name]) for name in counted]
+        return sorted(rows, key=lambda row: -row.flops)
+
+
+def _by_phase(counted: Iterable[tuple[tuple[int, str, int], int]]) -> dict[str, int]:
+    sums = [0, 0, 0, 0]
+    for (_, _, phase), flops in counted:
+        sums[phase] += flops
+    return {
+        'flops': sums[FORWARD] + sums[BACKWARD],
+        'forward_flops': sums[FORWARD],
+        'backward_flops': sums[BACKWARD],
+        'recomputed_flops': sums[RECOMPUTED],
+        'optimizer_flops': sums[OPTIMIZER],
+    }
+
+
+def _lineage(name: str) -> list[str]:
+    """``'a.b'``: ``['', 'a', 'a.b']``."""
+    parts = name.split('.') if name else []
+    return ['.'.join(parts[:length]) for length in range(len(parts) + 1)]

@@ -1,0 +1,1 @@
+"""Tools that follow Python calls: memray and VizTracer, the processes that they follow too, and which tool is active."""

@@ -1,0 +1,1 @@
+"""The page of a memory snapshot: allocations over time, call tree, list, segments, failure."""

@@ -1,0 +1,1 @@
+"""Tables and lines for terminals and text files."""

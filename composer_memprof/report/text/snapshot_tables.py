@@ -1,0 +1,278 @@
+"""What a person reads in a terminal of a snapshot, and of two: the answer first, then what fills it, then the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Optional
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from composer_memprof.analysis.memory.attribution import PlaceShare
+from composer_memprof.analysis.memory.diff import DeviceDiff, Diff
+from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
+from composer_memprof.analysis.memory.peak import Peak
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
+from composer_memprof.analysis.snapshot.model import Frame
+from composer_memprof.messages import human_bytes
+from composer_memprof.report.text.places import within_words
+
+_STACKS, _MODULES, _GROWING = 12, 8, 3
+#: Shares below which there is nothing to say: of what is reserved, of the peak.
+_IDLE, _ROUNDING, _HELD, _SMALL = 0.05, 0.02, 0.01, 0.005
+#: Frames of a stack that are shown, and how far what belongs to a size is indented.
+_FRAMES, _UNDER = 4, 20
+
+
+def report_text(answer: SnapshotReport) -> RenderableType:
+    """What ``inspect`` prints."""
+    parts: list[RenderableType] = []
+    if answer.oom is not None:
+        parts += [_oom(answer.oom), Text()]
+    elif answer.error:
+        parts += [Text(f'Taken for {answer.error}', style='bold'), Text()]
+    for device in sorted(answer.devices, key=lambda device: -device.peak.bytes):
+        parts += _device(device)
+    parts += [Text(note, style='dim') for note in answer.notes]
+    return Group(*parts)
+
+
+def diff_text(found: Diff) -> RenderableType:
+    """What ``diff`` prints."""
+    parts: list[RenderableType] = []
+    for device in found.devices:
+        parts += _device_diff(device)
+    parts += [Text(note, style='dim') for note in found.notes]
+    return Group(*parts)
+
+
+def _device(device: DeviceReport) -> Iterator[RenderableType]:
+    peak, failed = device.peak, device.at_failure
+    if failed is not None and failed.event != peak.event:
+        yield from _moment(f'When it failed, device {device.device}: {human_bytes(failed.bytes)} allocated', failed, [])
+    reserved = [] if device.reserved_peak is None else [f'{human_bytes(device.reserved_peak)} reserved at most']
+    yield from _moment(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated', peak, reserved)
+    if any(share.module for share in peak.modules):
+        yield Text('By module', style='bold')
+        for module in peak.modules[:_MODULES]:
+            yield _indented(_sized(module.bytes, peak.bytes, module.module or 'none, or not known'))
+        yield from _rest('modules', [module.bytes for module in peak.modules[_MODULES:]])
+        yield Text()
+    yield from _idle(device)
+    yield from _pools(device)
+    yield from _rounding(device)
+    yield from _growth(device)
+
+
+def _moment(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableType]:
+    """What was allocated at one moment, by category and by place."""
+    yield Text(title, style='bold')
+    when = _place(peak.batch, peak.phase)
+    if peak.time_us is not None:
+        when.append(f'{peak.time_us / 1000:.1f} ms from the start')
+    when.append(f'after event {peak.event} of {peak.events}')
+    yield _indented(Text(', '.join(when)))
+    for line in more:
+        yield _indented(Text(line))
+    yield Text()
+
+    yield Text('What it was', style='bold')
+    for share in peak.categories:
+        yield _indented(_sized(share.bytes, peak.bytes, _words(share.category)))
+        for rule in share.rules:
+            told = rule.rule if len(share.rules) == 1 else f'{human_bytes(rule.bytes)} {rule.rule}'
+            yield Padding(Text(told, style='dim'), (0, 0, 0, _UNDER), expand=False)
+    yield Text()
+
+    yield Text('Where it was asked for', style='bold')
+    yield from _holders(peak.holders, peak.bytes)
+    yield Text()
+
+
+def _idle(device: DeviceReport) -> Iterator[RenderableType]:
+    lost = device.fragmentation
+    if lost is None or lost.idle <= _IDLE * lost.reserved:
+        return
+    yield Text('Reserved and in no use at the peak', style='bold')
+    text = f'{human_bytes(lost.idle)} of {human_bytes(lost.reserved)}'
+    if lost.idle_segments is not None and lost.holes is not None and lost.largest_hole is not None:
+        text += (
+            f': {human_bytes(lost.idle_segments)} in empty segments, {human_bytes(lost.holes)} between blocks. '
+            f'The largest request it could have served: {human_bytes(lost.largest_hole)}.'
+        )
+    yield _indented(Text(text))
+    if lost.growing:
+        yield _indented(Text('What made the allocator ask the device for more:'))
+    for growing in lost.growing[:_GROWING]:
+        idle = f', while up to {human_bytes(growing.idle)} lay idle' if growing.idle else ''
+        yield _indented(Text(f'{human_bytes(growing.bytes)} in {_count(growing.times, "segment")}{idle}'))
+        yield _frames(growing.frames, growing.folded, growing.within)
+    yield Text()
+
+
+def _pools(device: DeviceReport) -> Iterator[RenderableType]:
+    """Where there are others than the allocator's own two on one stream: they do not lend memory to each other."""
+    if all(pool.pool in ('', 'small', 'large') and pool.stream == device.pools[0].stream for pool in device.pools):
+        return
+    yield Text('Reserved at the end, by pool and stream', style='bold')
+    for pool in device.pools[:_MODULES]:
+        what = f'{pool.pool or "pool"} on stream {pool.stream}, {_count(pool.segments, "segment")}'
+        yield _indented(_sized(pool.reserved, device.reserved_at_end or 0, what))
+    yield from _rest('pools', [pool.reserved for pool in device.pools[_MODULES:]])
+    yield Text()
+
+
+def _rounding(device: DeviceReport) -> Iterator[RenderableType]:
+    added = device.rounded_at_end - device.requested_at_end
+    if added > _ROUNDING * device.rounded_at_end:
+        yield Text('Lost to rounding', style='bold')
+        size, whole = human_bytes(added), human_bytes(device.rounded_at_end)
+        yield _indented(Text(f'{size} of the {whole} in blocks at the end: more than was asked for'))
+        yield Text()
+
+
+def _growth(device: DeviceReport) -> Iterator[RenderableType]:
+    growth = device.growth
+    if growth.steady is not None:
+        batches = f'with every batch from {growth.batches[0]} to {growth.batches[-1]}'
+        if growth.steady:
+            yield Text(f'Steady: nothing grew {batches}')
+        else:
+            yield Text(f'Growing {batches}', style='bold')
+        for place in growth.growing[:_GROWING]:
+            size = f'{human_bytes(place.per_batch)} a batch, to {human_bytes(place.at_end[-1])}'
+            yield _indented(Text(size))
+            yield _frames(place.frames, place.folded, place.within)
+        yield from _rest('places', [place.at_end[-1] for place in growth.growing[_GROWING:]])
+        yield Text()
+    if growth.held_bytes > _HELD * device.peak.bytes:
+        yield Text('Still held at the end, and no parameter, gradient or optimizer state', style='bold')
+        yield from _holders(growth.held, growth.held_bytes, _GROWING)
+        yield Text()
+
+
+def _oom(oom: OutOfMemoryEvent) -> RenderableType:
+    device = '' if oom.device is None else f' on device {oom.device}'
+    asked = '' if oom.requested is None else f': {human_bytes(oom.requested)} asked for'
+    parts: list[RenderableType] = [Text(f'Out of memory{device}{asked}', style='bold red')]
+    sizes = [
+        f'{human_bytes(size)} {name}'
+        for name, size in (('free', oom.free), ('allocated', oom.allocated), ('reserved', oom.reserved))
+        if size is not None
+    ]
+    if oom.total is not None:
+        sizes.append(f'of {human_bytes(oom.total)} in all')
+    for words in (_place(oom.batch, oom.phase), sizes):
+        if words:
+            parts.append(_indented(Text(', '.join(words))))
+    if oom.message:
+        parts.append(_indented(Text(oom.message, overflow='fold')))
+    if oom.asked:
+        parts.append(_frames(oom.asked, 0))
+    return Group(*parts)
+
+
+def _holders(holders: Sequence[PlaceShare], whole: int, most: int = _STACKS) -> Iterator[RenderableType]:
+    most = min(most, max(sum(holder.bytes >= _SMALL * whole for holder in holders), 1))
+    for holder in holders[:most]:
+        before = ', made earlier' if holder.before else ''
+        what = f'{_words(holder.category)}, {_count(holder.blocks, "block")}{before}'
+        yield _indented(_sized(holder.bytes, whole, what))
+        yield _frames(holder.frames, holder.folded, holder.within, holder.module)
+    yield from _rest('places', [holder.bytes for holder in holders[most:]])
+
+
+def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None, module: str = '') -> RenderableType:
+    unknown = f'no stack, while {module} ran' if module else 'no stack was recorded'
+    lines = [Text(text, overflow='fold') for text in [_frame(frame) for frame in frames[:_FRAMES]] or [unknown]]
+    if within is not None:
+        lines.insert(0, Text(within_words(within), style='dim', overflow='fold'))
+    folded += len(frames[_FRAMES:])
+    if folded:
+        lines.append(Text(f'… {_count(folded, "frame")}, of torch or further out'))
+    return Padding(Group(*lines), (0, 0, 0, 6), expand=False)
+
+
+def _frame(frame: Frame) -> str:
+    """The file with its folder, which tells most files apart and leaves room for the rest."""
+    path = PurePath(frame.filename)
+    return f'{PurePath(*path.parts[-2:])}:{frame.line} {frame.name}' if frame.line else f'{frame.filename} {frame.name}'
+
+
+def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
+    of_rank = '' if device.rank is None else f' on rank {device.rank}'
+    change = _signed(device.after - device.before)
+    yield Text(f'Peak of device {device.device}{of_rank}: {change}', style='bold')
+    yield _indented(Text(f'{human_bytes(device.before)} before, {human_bytes(device.after)} after'))
+    if device.reserved_before is not None and device.reserved_after is not None:
+        before, after = human_bytes(device.reserved_before), human_bytes(device.reserved_after)
+        yield _indented(Text(f'reserved at most: {before} before, {after} after'))
+    yield Text()
+    changed = [category for category in device.categories if category.bytes]
+    places = [place for place in device.places if place.bytes]
+    if not changed and not places:
+        return
+    table = _table('By category')
+    for name in ('change', 'before', 'after'):
+        _column(table, name, 'right')
+    _column(table, 'category')
+    for category in changed:
+        sizes = (human_bytes(category.before), human_bytes(category.after))
+        table.add_row(_signed(category.bytes), *sizes, _words(category.category))
+    yield table
+    yield Text()
+    yield Text('By where it was asked for', style='bold')
+    for place in places[:_STACKS]:
+        blocks = f'{place.blocks_before} to {_count(place.blocks_after, "block")}'
+        line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_words(place.category)}, {blocks}')
+        yield _indented(line)
+        yield _frames(place.frames, place.folded, place.within)
+    yield from _rest('places', [place.bytes for place in places[_STACKS:]])
+    yield Text()
+
+
+def _place(batch: Optional[int], phase: str) -> list[str]:
+    return [*([] if batch is None else [f'batch {batch}']), *([phase] if phase else [])]
+
+
+def _rest(what: str, sizes: Sequence[int]) -> Iterator[RenderableType]:
+    if sizes:
+        yield _indented(Text(f'and {human_bytes(sum(sizes))} of {len(sizes)} further {what}', style='dim'))
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=Text(title, style='bold'), title_justify='left', box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
+
+
+def _column(table: Table, name: str, justify: str = 'left') -> None:
+    table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+
+
+def _indented(text: Text) -> RenderableType:
+    return Padding(text, (0, 0, 0, 2), expand=False)
+
+
+def _sized(size: int, whole: int, what: str) -> Text:
+    """``12.8 GiB   25 %  what``, the sizes below each other."""
+    return Text.assemble((f'{human_bytes(size):>10}', 'bold'), f'{_share(size, whole):>6}  {what}', overflow='fold')
+
+
+def _share(part: int, whole: int) -> str:
+    return f'{100 * part / max(whole, 1):.0f} %'
+
+
+def _signed(change: int) -> str:
+    return f'{"+" if change > 0 else ""}{human_bytes(change)}' if change else 'no change'
+
+
+def _words(category: str) -> str:
+    return category.replace('_', ' ')
+
+
+def _count(number: int, what: str) -> str:
+    return f'{number} {what}{"" if number == 1 else "s"}'
