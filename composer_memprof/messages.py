@@ -1,4 +1,4 @@
-"""Words for people: suggestions, sizes, and warnings that come once."""
+"""Messages for people: warnings, refusals of a setting, suggestions, sizes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,38 @@ def warn(message: str) -> None:
         warnings.warn_explicit(f'composer_memprof: {message}', MemprofWarning, 'composer_memprof', 0)
     except Warning:
         sys.stderr.write(f'composer_memprof: {message}\n')
+
+
+def must_be(name: str, allowed: str, value: object) -> ValueError:
+    """The error for a setting that is not allowed: ``interval must be 0.001 to 86400 seconds, not 0``.
+
+    >>> raise must_be('interval', '0.001 to 86400 seconds', 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: interval must be 0.001 to 86400 seconds, not 0
+    """
+    return ValueError(f'{name} must be {allowed}, not {value!r}')
+
+
+def check_switches(**switches: object) -> None:
+    """Refuse a switch that is neither true nor false.
+
+    Raises:
+        ValueError: naming it and its value.
+    """
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise must_be(name, 'true or false', value)
+
+
+def check_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse a word that is not among those allowed.
+
+    Raises:
+        ValueError: naming the setting, its value and what is allowed.
+    """
+    if value not in allowed:
+        raise ValueError(f'{name}={value!r} is unknown; {allowed_are(allowed, value)}')
 
 
 _LONG_LIST = 20
