@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -13,18 +15,14 @@ from composer.profiler import ProfilerAction, cyclic_schedule
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from composer_memprof.schedule import (
-    ALWAYS,
-    TrainClock,
-    Windows,
-    as_schedule,
-    every,
-    first_common_batch,
-    on_ranks,
-    parse_schedule,
-    parse_span,
-    window,
-)
+from composer_memprof.schedule import every, on_ranks, window
+from composer_memprof.schedule.clocks import TrainClock
+from composer_memprof.schedule.constant import ALWAYS
+from composer_memprof.schedule.driver import ScheduleDriver
+from composer_memprof.schedule.overlap import first_common_batch
+from composer_memprof.schedule.parsing import as_schedule, parse_schedule
+from composer_memprof.schedule.spans import parse_span
+from composer_memprof.schedule.windows import WindowSchedule
 
 
 class MadeUpRun:
@@ -60,15 +58,15 @@ class MadeUpRun:
     def recordings(self, schedule: Any) -> list[list[int]]:
         """What a callback would record: lists of batches, as the events of Composer's Trainer drive it."""
         self.state.timestamp = self._timestamp(self.start)
-        windows = Windows(schedule, TrainClock(self.state), self.state)
+        driver = ScheduleDriver(schedule, TrainClock(self.state), self.state)
         recordings: list[list[int]] = []
         is_open = False
         for batch in range(self.start, len(self.sizes)):
             self.state.timestamp = self._timestamp(batch)
-            phase = windows.before_batch()
-            if is_open and not phase.joined:
+            decision = driver.before_batch()
+            if is_open and not decision.joined:
                 is_open = False
-            if phase.active:
+            if decision.active:
                 if not is_open:
                     recordings.append([])
                 is_open = True
@@ -76,10 +74,10 @@ class MadeUpRun:
             after = self._timestamp(batch + 1)
             # At BATCH_END the epoch stands still; it advances before EPOCH_END.
             self.state.timestamp = Timestamp(**{**after.state_dict(), 'epoch': batch // self.epoch_length})
-            if is_open and windows.is_over():
+            if is_open and driver.is_over():
                 is_open = False
             self.state.timestamp = after
-            if is_open and windows.is_over():
+            if is_open and driver.is_over():
                 is_open = False
         return recordings
 
@@ -233,13 +231,13 @@ def test_combinations_are_sets_of_batches() -> None:
 def test_the_warm_up_of_a_combination_comes_before_the_batches_that_are_left() -> None:
     run = MadeUpRun([8] * 12)
     schedule = window('4ba', skip='2ba', warmup='1ba') & window('6ba', skip='4ba')  # active: 4, 5, 6
-    windows = Windows(schedule, TrainClock(run.state), run.state)
-    phases = []
+    driver = ScheduleDriver(schedule, TrainClock(run.state), run.state)
+    decisions = []
     for batch in range(8):
         run.state.timestamp = run._timestamp(batch)
-        phase = windows.before_batch()
-        phases.append('A' if phase.active else 'W' if phase.warmup else '.')
-    assert ''.join(phases) == '...WAAA.'
+        decision = driver.before_batch()
+        decisions.append('A' if decision.active else 'W' if decision.warmup else '.')
+    assert ''.join(decisions) == '...WAAA.'
 
 
 def test_a_function_of_the_state_is_a_schedule_and_combines() -> None:
@@ -338,7 +336,7 @@ def test_wall_clock_lengths_are_read(text: str, seconds: int) -> None:
         (lambda: window('3ba', every='2ba'), ['every', 'overlap']),
         (lambda: window('3ba', every='0ba'), ['every']),
         (lambda: window('3ba', repeat=2), ['repeat', 'every']),
-        (lambda: window('3ba', every='9ba', repeat=-1), ['repeat=-1']),
+        (lambda: window('3ba', every='9ba', repeat=-1), ['repeat must be', 'not -1']),
         (lambda: on_ranks(), ['on_ranks']),
         (lambda: on_ranks(-1), ['on_ranks']),
         (lambda: on_ranks(0) & on_ranks(1), ['&']),
@@ -372,3 +370,7 @@ def test_the_reference_itself_knows_a_simple_case() -> None:
     assert recordings == [[2], [4]]
     assert seen == [[0], [1]]
     assert math.isclose(parse_span('0.25dur', 'skip').value, 0.25)
+
+
+def test_a_mapping_has_a_key_for_every_field_of_a_window() -> None:
+    assert {field.name for field in fields(WindowSchedule)} == set(inspect.signature(window).parameters)

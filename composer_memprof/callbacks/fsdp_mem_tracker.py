@@ -19,7 +19,8 @@ from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.modules.memory_log import ModuleMemory
 from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
 from composer_memprof.report.text.module_memory import Layout, write_json, write_log
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.base import ScheduleInput
 
 _SUFFIX = '.log'
 _FUNCTION = '{function}'

@@ -16,7 +16,8 @@ from composer_memprof.callbacks.framework.base import Output, Ranks, Stages, whe
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.messages import human_bytes, warn
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
-from composer_memprof.schedule import ALWAYS, ScheduleInput
+from composer_memprof.schedule.base import ScheduleInput
+from composer_memprof.schedule.constant import ALWAYS
 
 _SUFFIX = '.jsonl'
 #: How often growth is looked at while training runs, in seconds.

@@ -37,7 +37,8 @@ from composer_memprof.recorders.allocations.out_of_memory import (
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.base import ScheduleInput
 from composer_memprof.signals import uninterrupted
 
 #: Out of memory may come again and again, where the training tries smaller microbatches.

@@ -26,7 +26,8 @@ from composer_memprof.recorders.python_calls.memray import (
     write_flame_graph,
 )
 from composer_memprof.report.text.memray import memray_text
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.base import ScheduleInput
 
 _SUFFIX = '.memray.bin'
 #: Past the default windows of the other callbacks that follow Python calls: the eleventh batch and the twelfth.

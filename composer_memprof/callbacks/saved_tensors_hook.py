@@ -18,7 +18,8 @@ from composer_memprof.callbacks.framework.base import Output, ProfilingCallback,
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensors, SavedTensorsRecorder, check_has_parameters
 from composer_memprof.report.text.saved_tensors import saved_tensors_text
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.base import ScheduleInput
 
 _SUFFIX = '.saved_tensors.json'
 #: Two batches to settle, then one.

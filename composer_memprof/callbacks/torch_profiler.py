@@ -19,7 +19,9 @@ from composer_memprof.callbacks.framework import composer_profiler, exclusive
 from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, When, check_naming, when
 from composer_memprof.recorders import kineto
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
-from composer_memprof.schedule import ScheduleInput, as_schedule, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.base import ScheduleInput
+from composer_memprof.schedule.parsing import as_schedule
 
 #: Without a Composer Profiler to follow: five batches to settle, then four.
 _DEFAULT_SCHEDULE = window('4ba', skip='4ba', warmup='1ba')

@@ -22,7 +22,8 @@ from composer_memprof.callbacks.framework.child_files import ChildFile, child_fi
 from composer_memprof.recorders.python_calls.traced_children import NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
 from composer_memprof.report.html.calls.call_timeline import write_call_timeline
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.base import ScheduleInput
 
 _SUFFIXES = ('.viztracer.json', '.viztracer.cvf', '.json', '.cvf')
 #: Between the default windows of the other callbacks that follow Python calls: the tenth batch.

@@ -39,19 +39,12 @@ from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
 from composer_memprof.messages import warn
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.schedule import (
-    Schedule,
-    ScheduleInput,
-    StageClock,
-    TrainClock,
-    Windows,
-    check_units,
-    first_common_batch,
-    parse_ranks,
-    parse_schedule,
-    parse_stages,
-    window,
-)
+from composer_memprof.schedule import Schedule, window
+from composer_memprof.schedule.base import ScheduleInput
+from composer_memprof.schedule.clocks import StageClock, TrainClock
+from composer_memprof.schedule.driver import ScheduleDriver
+from composer_memprof.schedule.overlap import first_common_batch
+from composer_memprof.schedule.parsing import check_units, parse_ranks, parse_schedule, parse_stages
 from composer_memprof.signals import uninterrupted
 
 Ranks = Union[int, Sequence[int], None]
@@ -172,7 +165,7 @@ class ProfilingCallback(Callback):
 
     def _forget_run(self) -> None:
         self._state: Optional[weakref.ref[State]] = None
-        self._windows: dict[str, Windows] = {}
+        self._windows: dict[str, ScheduleDriver] = {}
         self._recording: Optional[_Recording] = None
         self._warm = False
         self._fitting = False
@@ -312,7 +305,7 @@ class ProfilingCallback(Callback):
             self._finish(state)
         self._fitting = True
         if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
-            self._windows['train'] = Windows(self.when.schedule, TrainClock(state), state)
+            self._windows['train'] = ScheduleDriver(self.when.schedule, TrainClock(state), state)
             self._warn_if_too_short(state)
 
     def batch_start(self, state: State, logger: Logger) -> None:
@@ -444,7 +437,7 @@ class ProfilingCallback(Callback):
         if stage not in self.when.stages or not self.may_run_on(dist.get_global_rank()):
             return
         if stage not in self._windows:
-            self._windows[stage] = Windows(self.when.schedule, StageClock(state), state)
+            self._windows[stage] = ScheduleDriver(self.when.schedule, StageClock(state), state)
         self._stage_clock(stage).start_pass()
 
     def _end_stage_batch(self, stage: str, state: State, timestamp: Any) -> None:
@@ -491,7 +484,7 @@ class ProfilingCallback(Callback):
         if again is None:
             self._missing_window = True
         else:
-            self._windows[stage] = Windows(again, self._windows[stage].clock, state)
+            self._windows[stage] = ScheduleDriver(again, self._windows[stage].clock, state)
 
     def _finish(self, state: State) -> None:
         with uninterrupted():

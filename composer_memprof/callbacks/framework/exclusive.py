@@ -16,7 +16,7 @@ from composer.core import State
 from composer_memprof.callbacks.framework import composer_profiler
 from composer_memprof.recorders import kineto
 from composer_memprof.recorders.python_calls import active_tracer
-from composer_memprof.schedule import first_common_batch
+from composer_memprof.schedule.overlap import first_common_batch
 
 if TYPE_CHECKING:
     from composer_memprof.callbacks.framework.base import ProfilingCallback
