@@ -21,9 +21,10 @@ import fsspec
 import pytest
 from composer.core import Timestamp
 
-from composer_memprof.artifacts import store as store_module
+from composer_memprof.artifacts import uploading, writing
 from composer_memprof.artifacts.child import ReadAtFork, fork
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme
+from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of, inside
 from composer_memprof.artifacts.numbering import before_suffix
@@ -104,7 +105,7 @@ def test_a_name_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:
         Naming('a/../../b', None, '.txt').local(stamp(), '.txt', 1)
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run' / 'link').symlink_to(tmp_path)
-    with pytest.raises(ValueError, match='leads out'):
+    with pytest.raises(ValueError, match='is outside of'):
         inside(tmp_path / 'run', 'link/file')
 
 
@@ -219,14 +220,14 @@ def test_what_a_child_died_of_is_not_tried_again_in_the_training() -> None:
         os._exit(9)
 
     store = make_store()
-    with pytest.warns(MemprofWarning, match='the process that was to write it died'):
+    with pytest.warns(MemprofWarning, match='the process that wrote it died'):
         store.save([Part('thing', '.txt', write)], stamp())
         store.close(20)
     assert [entry.status for entry in entries(FOLDER)] == ['failed']
 
 
 def test_without_a_child_it_is_written_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, 'fork', lambda *arguments: None)
+    monkeypatch.setattr(writing, 'fork', lambda *arguments: None)
     store = make_store()
     store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
     store.close(20)
@@ -277,13 +278,13 @@ def test_one_window_is_written_at_a_time_and_none_holds_up_the_training() -> Non
 
 
 def test_a_file_has_its_name_and_its_line_before_the_parent_hears_of_it() -> None:
-    store = make_store()
-    child = fork(lambda: (str(made) for made in store._make([text()], stamp())))
+    folder = ArtifactFolder(FOLDER.absolute(), Naming('rank{rank}.{batch}', None, '.txt'), None, overwrite=False)
+    child = fork(lambda: (str(written) for written in writing.write_parts(folder, [text()], stamp())))
     assert child is not None
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert [(entry.path, entry.status) for entry in entries(FOLDER)] == [('rank0.4.txt', 'saved')]
     assert len(child.results(5)) == 1
-    store.close(20)
+    folder.manifest.release()
 
 
 def test_warnings_that_are_made_errors_neither_raise_nor_hang() -> None:
@@ -371,7 +372,7 @@ class Locks:
     def __init__(self, stuck: int) -> None:
         self.parent, self.stuck, self.forked = os.getpid(), stuck, 0
 
-    def settle(self) -> None:
+    def try_locks(self) -> None:
         if os.getpid() == self.parent:
             self.forked += 1
         elif self.forked <= self.stuck:
@@ -380,15 +381,15 @@ class Locks:
 
 def test_a_child_that_does_not_get_its_locks_is_ended_and_another_forked() -> None:
     locks = Locks(stuck=2)
-    child = fork(lambda: ['done'], ReadAtFork(lambda: None, locks.settle))
+    child = fork(lambda: ['done'], ReadAtFork(lambda: None, locks.try_locks))
     assert child is not None and child.results(20) == ['done']
     assert locks.forked == 3
 
 
-def test_where_no_child_gets_its_locks_what_is_fleeting_is_read_before_save_returns() -> None:
+def test_where_no_child_gets_its_locks_what_must_be_read_now_is_read_before_save_returns() -> None:
     locks, read = Locks(stuck=100), []
     store = make_store()
-    store.save([text()], stamp(), read_at_fork=ReadAtFork(lambda: read.append(os.getpid()), locks.settle))
+    store.save([text()], stamp(), read_at_fork=ReadAtFork(lambda: read.append(os.getpid()), locks.try_locks))
     assert read == [os.getpid()]
     store.close(20)
     assert [entry.status for entry in entries(FOLDER)] == ['saved']
@@ -469,8 +470,9 @@ def test_an_upload_is_tried_again() -> None:
 def test_the_close_waits_no_longer_than_it_was_told_to() -> None:
     shelf = Shelf()
     shelf.open.clear()
-    store = make_store(FsspecDestination(), 'memory://slow')
-    store.destination.upload = shelf.upload  # type: ignore[method-assign, union-attr]
+    destination = FsspecDestination()
+    destination.upload = shelf.upload  # type: ignore[method-assign]
+    store = make_store(destination, 'memory://slow')
     store.save([text()], stamp())
     begin = time.monotonic()
     with pytest.warns(MemprofWarning, match='not uploaded within close_timeout'):
@@ -481,7 +483,7 @@ def test_the_close_waits_no_longer_than_it_was_told_to() -> None:
 
 
 def test_a_full_queue_of_uploads_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, '_uploader', WorkerThread('small', capacity=1))
+    monkeypatch.setattr(uploading, '_thread', WorkerThread('small', capacity=1))
     shelf = Shelf()
     shelf.open.clear()
     store = make_store(shelf, 'far/{batch}.txt')
@@ -515,7 +517,7 @@ def test_nothing_is_removed_before_it_is_uploaded() -> None:
     store = make_store(shelf, 'far/{batch}.txt', keep=0)
     for batch in range(3):
         store.save([text()], stamp(batch))
-    store_module._writer.wait(store, time.monotonic() + 20)
+    store._writer.wait(time.monotonic() + 20)
     assert len(list(FOLDER.glob('*.txt'))) == 3
     shelf.open.set()
     store.close(20)
@@ -532,7 +534,7 @@ def entry(path: str, status: Any, remote: Optional[str] = None) -> Entry:
 
 
 def dead_manifest(*lines: Entry, folder: Path = FOLDER) -> Path:
-    manifest = Manifest.hold(folder, 0)
+    manifest = Manifest.acquire(folder, 0)
     for line in lines:
         manifest.append(line)
     manifest.release()
@@ -551,7 +553,7 @@ def test_the_last_line_of_a_path_counts_and_broken_lines_are_passed_over() -> No
 def test_a_line_after_the_release_leaves_no_lock_behind() -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
-    manifest = Manifest.hold(FOLDER, 0)
+    manifest = Manifest.acquire(FOLDER, 0)
     manifest.append(entry('a', 'saved', 'memory://late/a'))
     manifest.release()
     manifest.append(entry('b', 'saved'))
@@ -622,7 +624,7 @@ def test_push_leaves_a_running_jobs_files_to_it() -> None:
         'import sys\nfrom pathlib import Path\n'
         'from composer_memprof.artifacts.manifest import Manifest\n'
         'from tests.test_artifacts import entry\n'
-        "manifest = Manifest.hold(Path('run'), 0)\n"
+        "manifest = Manifest.acquire(Path('run'), 0)\n"
         "manifest.append(entry('a', 'open', 'memory://push/live'))\n"
         "print('ready', flush=True)\nsys.stdin.readline()\n"
     )

@@ -217,7 +217,7 @@ class MemorySnapshot(PhasedCallback):
                 Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
             ],
             stamp,
-            then=functools.partial(self._tell, failure, stamp) if failure else None,
+            on_saved=functools.partial(self._tell, failure, stamp) if failure else None,
             # To put the allocator's history into Python takes long, and the training would wait for it.
             read_at_fork=ReadAtFork(take, AllocatorHistory.settle) if self.kineto is None else None,
         )

@@ -143,7 +143,7 @@ class Memray(ProfilingCallback):
             *self._report_parts(file.path, moment),
             *map(self._child_part, whole),
         ]
-        self.store.save(parts, stamp, then=lambda paths: self._saved(paths, file, whole))
+        self.store.save(parts, stamp, on_saved=lambda paths: self._saved(paths, file, whole))
 
     def _report_parts(self, capture: Path, moment: Mapping[str, int]) -> list[Part]:
         parts = []
@@ -178,7 +178,7 @@ class Memray(ProfilingCallback):
     def _closing(self) -> None:
         late, self._late = self._late, []
         for child, stamp in late:
-            self.store.save([self._child_part(child)], stamp, then=child.remove_if_in)
+            self.store.save([self._child_part(child)], stamp, on_saved=child.remove_if_in)
 
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None

@@ -13,6 +13,7 @@ from composer.core import State, Timestamp
 from composer.loggers import Logger
 from composer.utils import dist
 
+from composer_memprof.artifacts.compression import add_suffix, is_compressed, strip_suffix
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, folder_of
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
@@ -118,7 +119,7 @@ class TorchProfiler(ProfilingCallback):
             raise ValueError(
                 f'summary_row_limit={summary_row_limit!r} is not allowed; it is -1 (all), 0 (none) or more'
             )
-        suffix = '.json' if filename.endswith(('.json', '.json.gz')) else ''
+        suffix = '.json' if strip_suffix(filename).endswith('.json') else ''
         super().__init__(
             when(schedule, _DEFAULT_SCHEDULE, ranks, stages),
             Output(
@@ -127,7 +128,7 @@ class TorchProfiler(ProfilingCallback):
                 storage_options=storage_options,
                 overwrite=overwrite,
                 num_artifacts_to_keep=num_artifacts_to_keep if num_artifacts_to_keep != -1 else num_traces_to_keep,
-                compress=compress or use_gzip or filename.endswith('.gz'),
+                compress=compress or use_gzip or is_compressed(filename),
                 close_timeout=close_timeout,
             ),
         )
@@ -231,8 +232,8 @@ class TorchProfiler(ProfilingCallback):
         self.store.save(
             parts,
             stamp,
-            here=self._serves_composer,  # its trace handlers read the file before this event is over
-            then=lambda paths: self._saved(state, stamp, paths),
+            inline=self._serves_composer,  # its trace handlers read the file before this event is over
+            on_saved=lambda paths: self._saved(state, stamp, paths),
         )
 
     def _saved(self, state: State, stamp: Stamp, paths: dict[str, Path]) -> None:
@@ -249,7 +250,7 @@ class TorchProfiler(ProfilingCallback):
         return [trace if rank == own else self._path_of(stamp, rank) for rank in range(dist.get_world_size())]
 
     def _path_of(self, stamp: Stamp, rank: int) -> Path:
-        suffix = f'{self.output.naming.suffix}.gz' if self.output.compress else self.output.naming.suffix
+        suffix = add_suffix(self.output.naming.suffix, self.output.compress)
         name = self.output.naming.local(replace(stamp, rank=rank), suffix, 1)
         return folder_of(self.output.folder, stamp.run_name, rank).absolute() / name
 

@@ -13,6 +13,7 @@ from typing import Any, Optional
 from composer.core import State
 from composer.utils import dist
 
+from composer_memprof.artifacts.compression import strip_suffix
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
@@ -95,7 +96,7 @@ class VizTracer(ProfilingCallback):
         for name, value in (('patch', patch), ('page', page)):
             if not isinstance(value, bool):
                 raise ValueError(f'{name}={value!r} is not allowed; it is true or false')
-        plain = str(filename).removesuffix('.gz')
+        plain = strip_suffix(str(filename))
         suffix = next((suffix for suffix in _SUFFIXES if plain.endswith(suffix)), '.json')
         compress = compress or plain != str(filename)
         self._own_form = suffix.endswith('.cvf')
@@ -165,7 +166,7 @@ class VizTracer(ProfilingCallback):
         for folder, stamp in late:
             files = [file for file in child_files(folder, NAME + r'_(\d+)\.json') if file.path.stat().st_size]
             if files:
-                self.store.save(list(map(self._child_part, files)), stamp, then=functools.partial(_remove, folder))
+                self.store.save(list(map(self._child_part, files)), stamp, on_saved=functools.partial(_remove, folder))
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
