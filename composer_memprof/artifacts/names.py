@@ -166,7 +166,7 @@ def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
 
 
 def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
-    """The run's folder, from a format string over run variables."""
+    """The run's folder, from a template over run variables."""
     return Path(template.format(**_run_variables(run_name, rank)))
 
 

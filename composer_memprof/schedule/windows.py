@@ -46,7 +46,7 @@ def window(
     if cycle is not None and not cycle.value:
         raise must_be('every', 'longer than 0', every)
     if not isinstance(repeat, int) or isinstance(repeat, bool) or repeat < 0:
-        raise must_be('repeat', 'a number of windows, or 0 for no limit', repeat)
+        raise must_be('repeat', 'a whole number, 0 (no limit) or more', repeat)
     if cycle is None and repeat > 1:
         raise ValueError(f'repeat={repeat} needs every, the time from one window to the next')
     if cycle is not None and cycle.unit == spans['active'].unit and cycle.value < spans['active'].value:
