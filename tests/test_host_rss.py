@@ -312,7 +312,7 @@ def test_each_window_has_a_record_of_its_own_compressed_if_asked() -> None:
 
 @pytest.mark.parametrize('interval', [0, -1, 'x', None, True, float('nan'), float('inf')])
 def test_an_interval_that_can_not_be_is_refused(interval: Any) -> None:
-    with pytest.raises(ValueError, match='interval='):
+    with pytest.raises(ValueError, match='interval must be 0.001 to 86400 seconds, not '):
         HostRSS(interval=interval)
 
 
