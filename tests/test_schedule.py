@@ -1,4 +1,4 @@
-"""When to record: every window once, whatever the batch size, and on resume too."""
+"""Schedules: every window is recorded once, whatever the batch sizes, also in a resumed run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from composer_memprof.schedule.windows import WindowSchedule
 
 
 class MadeUpRun:
-    """A State that walks over batches of given sizes, ``epoch_length`` of them an epoch."""
+    """A State that steps through batches of given sizes, ``epoch_length`` of them in an epoch."""
 
     def __init__(
         self, sizes: list[int], epoch_length: int = 10**9, start: int = 0, max_duration: str = '1000ba'
@@ -56,7 +56,7 @@ class MadeUpRun:
         return TrainClock(self.state).read(unit)
 
     def recordings(self, schedule: Any) -> list[list[int]]:
-        """What a callback would record: lists of batches, as the events of Composer's Trainer drive it."""
+        """The batches of each recording, if a callback follows ``schedule`` through the events of Composer's Trainer."""
         self.state.timestamp = self._timestamp(self.start)
         driver = ScheduleDriver(schedule, TrainClock(self.state), self.state)
         recordings: list[list[int]] = []
@@ -93,7 +93,7 @@ class MadeUpRun:
 def plain_reference(
     boundaries: list[float], start: float, length: float, cycle: Optional[float], repeat: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Window by window, by search alone: the batches of each recording, and the windows seen in each."""
+    """By plain search, window by window: the batches of each recording, and the windows that it covers."""
     count = 1 if cycle is None else repeat or 10_000
     starts = [start + number * (cycle or 0) for number in range(count)]
     recordings: list[list[int]] = []
@@ -126,7 +126,7 @@ def plain_reference(
     repeat=st.integers(0, 4),
     start=st.integers(0, 30),
 )
-def test_every_window_is_seen_exactly_once_for_any_batch_sizes_units_and_resumption(
+def test_every_window_is_recorded_exactly_once_for_any_batch_sizes_units_and_resumption(
     sizes: list[int],
     unit: str,
     epoch_length: int,
@@ -192,7 +192,7 @@ def test_a_resumed_run_counts_from_where_it_started() -> None:
     assert run.recordings(window('3ba', skip='1ba')) == [[501, 502, 503]]
 
 
-def test_touching_windows_trace_without_a_gap() -> None:
+def test_adjacent_windows_leave_no_gap() -> None:
     assert MadeUpRun([8] * 7).recordings(window('2ba', every='2ba')) == [[0, 1], [2, 3], [4, 5], [6]]
 
 
@@ -207,7 +207,7 @@ def test_wall_clock_windows_come_every_ten_minutes() -> None:
     assert [r[0] for r in run.recordings(every('10m', active='2ba'))] == [0, 10, 20, 30]
 
 
-def test_a_part_of_training_is_resolved_at_the_start() -> None:
+def test_a_fraction_of_training_is_resolved_at_the_start() -> None:
     run = MadeUpRun([8] * 40, max_duration='40ba')
     assert run.recordings(window('0.1dur', skip='0.5dur')) == [[20, 21, 22, 23]]
     epochs = MadeUpRun([8] * 40, epoch_length=10, max_duration='4ep')
@@ -250,7 +250,7 @@ def test_a_function_of_the_state_is_a_schedule_and_combines() -> None:
 
 
 @pytest.mark.parametrize('part', [0.07, 0.14, 0.28, 0.55, 0.56, 0.57, 0.29])
-def test_a_part_of_training_is_no_batch_late(part: float) -> None:
+def test_a_fraction_of_training_is_no_batch_late(part: float) -> None:
     run = MadeUpRun([8] * 100, max_duration='100ba')
     assert run.recordings(window('1ba', skip=f'{part}dur')) == [[round(part * 100)]]
 
@@ -258,7 +258,7 @@ def test_a_part_of_training_is_no_batch_late(part: float) -> None:
 @pytest.mark.parametrize(
     'schedule', [window('1ep', skip='1ep'), window('32sp', skip='32sp'), window('4ba', skip='4ba')]
 )
-def test_as_a_prof_schedule_a_window_comes_once_though_epochs_pass(schedule: Any) -> None:
+def test_as_a_prof_schedule_a_window_comes_once_over_several_epochs(schedule: Any) -> None:
     run = MadeUpRun([8] * 24, epoch_length=4)
     active = []
     for batch in range(24):
@@ -272,7 +272,7 @@ def test_as_a_prof_schedule_a_window_comes_once_though_epochs_pass(schedule: Any
     assert len(active) <= 5
 
 
-def test_as_a_prof_schedule_a_resumed_run_leaves_out_windows_that_are_over() -> None:
+def test_as_a_prof_schedule_a_resumed_run_skips_windows_that_are_over() -> None:
     run = MadeUpRun([8] * 60, start=40)
     run.state.timestamp = run._timestamp(40)
     assert window('16sp', skip='80sp')(run.state) == ProfilerAction.SKIP
@@ -357,7 +357,7 @@ def test_a_mistake_is_one_line_that_names_it(make: Any, words: list[str]) -> Non
     assert all(word in message for word in words), message
 
 
-def test_a_common_batch_of_two_schedules_is_proved_or_left_open() -> None:
+def test_a_common_batch_of_two_schedules_is_proved_or_unknown() -> None:
     assert first_common_batch(window('3ba', skip='1ba'), window('2ba', skip='2ba', warmup='1ba'), [0]) == 2
     assert first_common_batch(window('2ba'), window('2ba', skip='2ba'), [0]) is None
     assert first_common_batch(window('2ba', every='6ba'), window('2ba', skip='3ba', every='9ba'), [0]) == 12
@@ -365,7 +365,7 @@ def test_a_common_batch_of_two_schedules_is_proved_or_left_open() -> None:
     assert first_common_batch(window('100sp'), window('2ba'), [0]) is None
 
 
-def test_the_reference_itself_knows_a_simple_case() -> None:
+def test_the_plain_reference_is_right_in_a_simple_case() -> None:
     recordings, seen = plain_reference([0, 2, 4, 6, 8, 10], 3, 2, 4, 0)
     assert recordings == [[2], [4]]
     assert seen == [[0], [1]]
