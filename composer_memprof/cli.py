@@ -97,7 +97,7 @@ def push(
         _say(f'RUN_FOLDER={str(folder)!r} is no folder')
         raise typer.Exit(2)
 
-    def report(pushed: pushing.Pushed) -> None:
+    def report(pushed: pushing.PushResult) -> None:
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
         elif pushed.error is None:

@@ -25,7 +25,7 @@ from composer_memprof.callbacks import CALLBACKS
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from composer_memprof.messages import allowed_are, nearest
-from composer_memprof.schedule import parse_span
+from composer_memprof.schedule.spans import parse_span
 
 MODELS: dict[str, Callable[..., Any]] = {'byte_gpt': ByteGPT}
 LOADERS: dict[str, Callable[..., Any]] = {'text_files': text_files}

@@ -24,7 +24,7 @@ from composer_memprof.recorders.compiled import is_compiled, may_compile
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.stopwatch import Stopwatch
 from composer_memprof.report.text.flops import write_json, write_text
-from composer_memprof.schedule import ALWAYS
+from composer_memprof.schedule.constant import ALWAYS
 
 #: Shapes of batches that are counted, each once; batches of further shapes are left out.
 _MOST_SHAPES = 64

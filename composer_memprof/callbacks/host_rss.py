@@ -16,7 +16,7 @@ from composer_memprof.callbacks.framework.options import SharedParameters, takes
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.messages import human_bytes, must_be, warn
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
-from composer_memprof.schedule import ALWAYS
+from composer_memprof.schedule.constant import ALWAYS
 
 #: Seconds between two checks for growth while training runs.
 _CHECK_GROWTH_EVERY_S = 10.0

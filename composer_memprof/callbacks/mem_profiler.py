@@ -21,7 +21,7 @@ from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, check
 from composer_memprof.recorders.functions.selection import Functions, calls_of, collection
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.report.text.module_memory import Layout
-from composer_memprof.schedule import ALWAYS
+from composer_memprof.schedule.constant import ALWAYS
 
 _LAYOUT = ('fsdp_mem_track_module_depth', 'fsdp_mem_tracker_units', 'fsdp_mem_tracker_tabulate')
 

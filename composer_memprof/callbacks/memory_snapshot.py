@@ -192,7 +192,7 @@ class MemorySnapshot(PhasedCallback):
                 Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
             ],
             stamp,
-            then=functools.partial(self._announce, failure, stamp) if failure else None,
+            on_saved=functools.partial(self._announce, failure, stamp) if failure else None,
             # Converting the allocator's history to Python objects takes long; training would wait for it here.
             read_at_fork=ReadAtFork(take, AllocatorHistory.settle) if self.kineto is None else None,
         )

@@ -115,7 +115,7 @@ class Memray(ProfilingCallback):
             *self._report_parts(file.path, moment),
             *map(self._child_part, complete),
         ]
-        self.store.save(parts, stamp, then=lambda paths: self._saved(paths, file, complete))
+        self.store.save(parts, stamp, on_saved=lambda paths: self._saved(paths, file, complete))
 
     def _report_parts(self, capture: Path, moment: Mapping[str, int]) -> list[Part]:
         parts = []
@@ -150,7 +150,7 @@ class Memray(ProfilingCallback):
     def _before_close(self) -> None:
         incomplete, self._incomplete = self._incomplete, []
         for child, stamp in incomplete:
-            self.store.save([self._child_part(child)], stamp, then=child.remove_if_saved)
+            self.store.save([self._child_part(child)], stamp, on_saved=child.remove_if_saved)
 
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None

@@ -12,6 +12,7 @@ from composer.core import State, Timestamp
 from composer.loggers import Logger
 from composer.utils import dist
 
+from composer_memprof.artifacts.compression import add_suffix, is_compressed, strip_suffix
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, folder_of
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
@@ -20,7 +21,8 @@ from composer_memprof.callbacks.framework.options import When, check_naming, spl
 from composer_memprof.messages import check_one_of, must_be
 from composer_memprof.recorders import kineto
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
-from composer_memprof.schedule import as_schedule, window
+from composer_memprof.schedule import window
+from composer_memprof.schedule.parsing import as_schedule
 
 _TIMELINE_NEEDS = ('record_shapes', 'profile_memory', 'with_stack')
 
@@ -108,9 +110,9 @@ class TorchProfiler(ProfilingCallback):
             raise must_be('summary_row_limit', '-1 (all), 0 (none) or a number of rows', summary_row_limit)
         filename = shared['filename']
         shared['num_artifacts_to_keep'] = kept if kept != -1 else num_traces_to_keep
-        shared['compress'] = shared['compress'] or use_gzip or filename.endswith('.gz')
+        shared['compress'] = shared['compress'] or use_gzip or is_compressed(filename)
         self._follows_composer = shared['schedule'] is None
-        super().__init__(suffix='.json' if filename.endswith(('.json', '.json.gz')) else '', **shared)
+        super().__init__(suffix='.json' if strip_suffix(filename).endswith('.json') else '', **shared)
         self._arguments = kineto.check_profile_arguments(
             {
                 'record_shapes': record_shapes,
@@ -210,8 +212,8 @@ class TorchProfiler(ProfilingCallback):
         self.store.save(
             parts,
             stamp,
-            here=self._serves_composer,  # Composer's trace handlers read the file within this event
-            then=lambda paths: self._saved(state, stamp, paths),
+            inline=self._serves_composer,  # Composer's trace handlers read the file within this event
+            on_saved=lambda paths: self._saved(state, stamp, paths),
         )
 
     def _saved(self, state: State, stamp: Stamp, paths: dict[str, Path]) -> None:
@@ -228,7 +230,7 @@ class TorchProfiler(ProfilingCallback):
         return [trace if rank == own else self._path_of(stamp, rank) for rank in range(dist.get_world_size())]
 
     def _path_of(self, stamp: Stamp, rank: int) -> Path:
-        suffix = f'{self.output.naming.suffix}.gz' if self.output.compress else self.output.naming.suffix
+        suffix = add_suffix(self.output.naming.suffix, self.output.compress)
         name = self.output.naming.local(replace(stamp, rank=rank), suffix, 1)
         return folder_of(self.output.folder, stamp.run_name, rank).absolute() / name
 

@@ -13,6 +13,7 @@ from typing import Any, Optional
 from composer.core import State
 from composer.utils import dist
 
+from composer_memprof.artifacts.compression import strip_suffix
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
@@ -83,7 +84,7 @@ class VizTracer(ProfilingCallback):
         )
         check_switches(patch=patch, page=page)
         filename = shared['filename']
-        plain = str(filename).removesuffix('.gz')
+        plain = strip_suffix(str(filename))
         suffix = next((suffix for suffix in _SUFFIXES if plain.endswith(suffix)), '.json')
         shared['compress'] = shared['compress'] or plain != str(filename)
         self._own_form = suffix.endswith('.cvf')
@@ -141,7 +142,7 @@ class VizTracer(ProfilingCallback):
         for folder, stamp in folders:
             files = [file for file in child_files(folder, NAME + r'_(\d+)\.json') if file.path.stat().st_size]
             if files:
-                self.store.save(list(map(self._child_part, files)), stamp, then=functools.partial(_remove, folder))
+                self.store.save(list(map(self._child_part, files)), stamp, on_saved=functools.partial(_remove, folder))
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 

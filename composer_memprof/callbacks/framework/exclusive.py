@@ -18,7 +18,7 @@ from composer_memprof.callbacks.framework import composer_profiler
 from composer_memprof.callbacks.framework.options import When
 from composer_memprof.recorders import kineto
 from composer_memprof.recorders.python_calls import active_tracer
-from composer_memprof.schedule import first_common_batch
+from composer_memprof.schedule.overlap import first_common_batch
 
 KINETO = 'kineto'
 ALLOCATOR_HISTORY = 'allocator_history'

@@ -24,7 +24,8 @@ from typing import Any, Optional, TypedDict, TypeVar, Union
 from composer_memprof.artifacts.destinations import check_scheme
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.messages import check_switches, must_be
-from composer_memprof.schedule import Schedule, ScheduleInput, check_units, parse_ranks, parse_schedule, parse_stages
+from composer_memprof.schedule.base import Schedule, ScheduleInput
+from composer_memprof.schedule.parsing import check_units, parse_ranks, parse_schedule, parse_stages
 
 Ranks = Union[int, Sequence[int], None]
 Stages = Union[str, Sequence[str]]

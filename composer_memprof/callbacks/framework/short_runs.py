@@ -8,7 +8,8 @@ from composer.core import State, TimeUnit
 from composer.utils import dist
 
 from composer_memprof.messages import warn
-from composer_memprof.schedule import Schedule, first_common_batch, window
+from composer_memprof.schedule import Schedule, window
+from composer_memprof.schedule.overlap import first_common_batch
 
 
 def warn_if_too_short(name: str, schedule: Schedule, state: State) -> bool:

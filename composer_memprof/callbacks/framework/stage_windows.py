@@ -9,7 +9,10 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework.options import When
-from composer_memprof.schedule import Phase, Schedule, StageClock, TrainClock, Windows
+from composer_memprof.schedule import Schedule
+from composer_memprof.schedule.clocks import StageClock, TrainClock
+from composer_memprof.schedule.cursor import BatchDecision
+from composer_memprof.schedule.driver import ScheduleDriver
 
 
 class StageWindows:
@@ -21,7 +24,7 @@ class StageWindows:
 
     def __init__(self, when: When) -> None:
         self._when = when
-        self._stages: dict[str, Windows] = {}
+        self._stages: dict[str, ScheduleDriver] = {}
 
     def __contains__(self, stage: str) -> bool:
         """Whether ``stage`` is recorded here and has begun."""
@@ -31,7 +34,7 @@ class StageWindows:
         """Count from here. Returns whether training is recorded on this rank."""
         if not self._is_recorded('train'):
             return False
-        self._stages['train'] = Windows(self._when.schedule, TrainClock(state), state)
+        self._stages['train'] = ScheduleDriver(self._when.schedule, TrainClock(state), state)
         return True
 
     def start_pass(self, stage: str, state: State) -> None:
@@ -39,7 +42,7 @@ class StageWindows:
         if not self._is_recorded(stage):
             return
         if stage not in self._stages:
-            self._stages[stage] = Windows(self._when.schedule, StageClock(state), state)
+            self._stages[stage] = ScheduleDriver(self._when.schedule, StageClock(state), state)
         self._clock(stage).start_pass()
 
     def end_batch(self, stage: str, timestamp: Any) -> None:
@@ -50,7 +53,7 @@ class StageWindows:
         """An evaluation or prediction has ended."""
         self._clock(stage).end_pass()
 
-    def before_batch(self, stage: str) -> Phase:
+    def before_batch(self, stage: str) -> BatchDecision:
         """What the schedule wants of the batch about to start."""
         return self._stages[stage].before_batch()
 
@@ -64,7 +67,7 @@ class StageWindows:
 
     def postpone(self, stage: str, schedule: Schedule, state: State) -> None:
         """Go on with ``schedule`` from here."""
-        self._stages[stage] = Windows(schedule, self._stages[stage].clock, state)
+        self._stages[stage] = ScheduleDriver(schedule, self._stages[stage].clock, state)
 
     def stamp(self, stage: str, state: State) -> Stamp:
         """The time in the names of a window's files; outside of training also the count of the stage's batches."""
