@@ -59,7 +59,7 @@ _Markable = TypeVar('_Markable', bound='Union[Callable[..., Any], staticmethod[.
 def memprofilable(target: str) -> _Mark: ...
 @overload
 def memprofilable(target: _Markable) -> _Markable: ...
-def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
+def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:  # type: ignore[misc] # a classmethod is not callable
     """Mark a function, a method, or a stretch of code, for :class:`MemProfiler`.
 
     May be nested, recursive, and run on any thread. Of a coroutine or a generator, each step from one wait or value to
