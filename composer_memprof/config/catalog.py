@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from composer_memprof.callbacks import CALLBACKS
 
@@ -19,18 +19,23 @@ class CallbackDescription:
     #: The first line of its docstring.
     records: str
     defaults: dict[str, Any]
+    #: The name of its ``**`` parameter, which its docstring explains.
+    further_arguments: Optional[str]
 
 
 def describe_callbacks() -> list[CallbackDescription]:
-    return [
-        CallbackDescription(
-            name,
-            callback.__name__,
-            _plain(inspect.cleandoc(callback.__doc__ or '').partition('\n')[0]),
-            {each.name: each.default for each in inspect.signature(callback).parameters.values()},
-        )
-        for name, callback in CALLBACKS.items()
-    ]
+    return [_describe(name, callback) for name, callback in CALLBACKS.items()]
+
+
+def _describe(name: str, callback: type) -> CallbackDescription:
+    parameters = inspect.signature(callback).parameters.values()
+    return CallbackDescription(
+        name,
+        callback.__name__,
+        _plain(inspect.cleandoc(callback.__doc__ or '').partition('\n')[0]),
+        {each.name: each.default for each in parameters if each.kind is not each.VAR_KEYWORD},
+        next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), None),
+    )
 
 
 def shared_defaults(callbacks: list[CallbackDescription]) -> dict[str, Any]:
