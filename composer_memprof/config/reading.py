@@ -72,7 +72,7 @@ def find_config(config: Union[str, os.PathLike[str]]) -> Path:
         ConfigError: if there is neither.
     """
     path, shipped = Path(os.path.expanduser(config)), shipped_configs()
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         return path
     if str(config) in shipped:
         return shipped[str(config)]
