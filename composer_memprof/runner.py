@@ -82,9 +82,11 @@ class Run:
             timer.cancel()
 
     def _explain_close(self) -> None:
-        rank = dist.get_global_rank()
-        entries = [artifact.entry for artifact in list_artifacts(self._folders) if artifact.entry.rank == rank]
-        waiting = sum(entry.status == 'saved' and entry.remote is not None for entry in entries)
+        try:
+            waiting = self._files_to_upload()
+        except OSError:  # a manifest that can't be read
+            log_error('the files that wait for an upload could not be counted')
+            return
         seconds = max((callback.output.close_timeout for callback in self._callbacks), default=0.0)
         if waiting:
             warn(
@@ -93,6 +95,11 @@ class Run:
             )
         else:
             warn('waiting for the last files to be written')
+
+    def _files_to_upload(self) -> int:
+        rank = dist.get_global_rank()
+        entries = [artifact.entry for artifact in list_artifacts(self._folders) if artifact.entry.rank == rank]
+        return sum(entry.status == 'saved' and entry.remote is not None for entry in entries)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from composer_memprof.config import ALGORITHMS, ConfigError, build_trainer, load
 from composer_memprof.config.catalog import describe_callbacks, shared_defaults
 from composer_memprof.examples.configs import shipped_configs
 from composer_memprof.examples.text_files import text_files
-from composer_memprof.messages import MemprofWarning
+from composer_memprof.messages import MemprofWarning, logger
 from composer_memprof.runner import Run
 from tests.conftest import entries, train
 
@@ -117,6 +117,7 @@ def test_null_takes_a_callback_out_and_a_bare_name_in_the_file_is_its_defaults()
         ('profiler={schedul: {}}', 'profiler.schedule is missing'),
         ('profiler={schedule: {actve: 1}}', "profiler.schedule.actve is unknown; allowed are skip_first, wait, warmup, active, repeat; did you mean 'active'?"),
         ('profiler={schedule: {}, torch_prof_foldr: x}', "profiler.torch_prof_foldr is unknown; allowed are"),
+        ('python_log_level=loud', "python_log_level must be debug, info, warning, error or critical, not 'loud'"),
         ('profiler=3', 'profiler must be a mapping'),
         ('algorithms.gradient_cliping={}', "algorithms.gradient_cliping is unknown; a dotted path, or closest of"),
         ('algorithms.gradient_clipping={clipping_typ: norm}', 'algorithms.gradient_clipping.clipping_typ is unknown'),
@@ -138,6 +139,16 @@ def test_a_value_under_an_unknown_key_is_not_shown(key: str) -> None:
     assert f'{key} is unknown' in message
     assert 'HUNTER2' not in message
     assert 'HUNTER2' not in refusal(f'{key}={{secret: HUNTER2}}')
+
+
+def test_python_log_level_is_that_of_this_package_too(caplog: pytest.LogCaptureFixture) -> None:
+    before = logger.level
+    try:
+        with pytest.raises(ConfigError):
+            build_trainer(load('quickstart', [*ONE, 'python_log_level=debug', 'optimizer.lr=fast']))
+    finally:
+        logger.setLevel(before)
+    assert 'optimizer could not be built' in caplog.text and 'Traceback' in caplog.text
 
 
 def test_stages_of_which_one_does_not_occur_are_a_warning() -> None:

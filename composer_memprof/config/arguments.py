@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -26,7 +27,7 @@ def check_names(key: str, names: Mapping[Any, Any], allowed: Sequence[str]) -> N
     """
     for name in names:
         if name not in allowed:
-            raise ConfigError(f'{key}.{name} is unknown; {allowed_are(allowed, name)}'.removeprefix('.'))
+            raise ConfigError(f'{_dotted(key, name)} is unknown; {allowed_are(allowed, name)}')
 
 
 def call(key: str, builder: Callable[..., Any], arguments: Optional[Mapping[str, Any]], *given: Any) -> Any:
@@ -49,23 +50,34 @@ def call(key: str, builder: Callable[..., Any], arguments: Optional[Mapping[str,
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         if needed and parameter.name not in arguments:
             raise ConfigError(f'{key}.{parameter.name} is missing; {key} takes {", ".join(allowed)}')
-    try:
+    with one_line_errors(key, builder, arguments):
         return builder(*given, **arguments)
-    except (ValueError, TypeError, ImportError, AttributeError) as error:
-        log_error(f'{key} could not be built')
-        raise refusal(key, builder, arguments, error) from error
 
 
-def refusal(key: str, builder: Callable[..., Any], arguments: Mapping[str, Any], error: Exception) -> Exception:
-    """The error to raise after ``builder`` raised ``error``: a ConfigError, or ``error`` itself if it may be a bug."""
-    prefix = f'{key}.' if key else ''
+@contextlib.contextmanager
+def one_line_errors(key: str, builder: Callable[..., Any], arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what ``builder`` raises for its ``arguments`` into a ConfigError that names ``key``."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError, AttributeError) as error:
+        log_error(f'{key or builder.__name__} could not be built')
+        refusal = _refusal(key, builder, arguments, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _refusal(
+    key: str, builder: Callable[..., Any], arguments: Mapping[str, Any], error: Exception
+) -> Optional[ConfigError]:
+    """The message for an ``error`` of ``builder``. None if it may be a bug."""
     if isinstance(error, (TypeError, AttributeError)):
         for name, kinds in _kinds_of(builder).items():
             if name in arguments and type(arguments[name]) not in kinds:
                 words = dict.fromkeys(_WORDS[kind] for kind in kinds if kind is not int or float not in kinds)
-                return ConfigError(str(must_be(prefix + name, ' or '.join(words), Shown(arguments[name]))))
+                return ConfigError(str(must_be(_dotted(key, name), ' or '.join(words), _Shown(arguments[name]))))
     if isinstance(error, AttributeError):
-        return error
+        return None
     # A callback's own error may begin with its class, which the key names already.
     message = one_line(error).removeprefix(f'{getattr(builder, "__name__", "")}: ')
     return ConfigError(f'{key}: {message}' if key else message)
@@ -89,7 +101,8 @@ def _kinds_of(builder: Callable[..., Any]) -> dict[str, list[type]]:
     except Exception:  # an annotation that can't be evaluated
         log_error(f'the annotations of {builder!r} could not be read')
         return {}
-    kinds = {name: _kinds(hint) for name, hint in hints.items()}
+    none_by_default = {name for name, each in inspect.signature(builder).parameters.items() if each.default is None}
+    kinds = {name: _kinds(Optional[hint] if name in none_by_default else hint) for name, hint in hints.items()}
     return {name: allowed for name, allowed in kinds.items() if allowed}
 
 
@@ -110,7 +123,7 @@ def _kinds(hint: Any) -> Optional[list[type]]:
     return [] if origin is torch.Tensor else None  # no YAML value is a tensor
 
 
-class Shown:
+class _Shown:
     """A value in an error message. A mapping's content is left out: it may hold secrets."""
 
     def __init__(self, value: object) -> None:
@@ -121,7 +134,11 @@ class Shown:
 
 
 def shown(value: object) -> str:
-    return repr(Shown(value))
+    return repr(_Shown(value))
+
+
+def _dotted(key: str, name: object) -> str:
+    return f'{key}.{name}' if key else str(name)
 
 
 def one_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from composer.utils.parallelism import FSDP2Config
 from composer.utils.reproducibility import seed_all
 
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.config.arguments import ConfigError, call, check_names, one_line, refusal, shown
+from composer_memprof.config.arguments import ConfigError, call, check_names, one_line, one_line_errors, shown
 from composer_memprof.config.reading import BUILT
 from composer_memprof.config.registries import (
     ALGORITHMS,
@@ -25,7 +25,7 @@ from composer_memprof.config.registries import (
     OPTIMIZERS,
     SCHEDULERS,
 )
-from composer_memprof.messages import allowed_are, log_error, nearest, warn
+from composer_memprof.messages import allowed_are, logger, must_be, nearest, warn
 
 
 def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination] = ()) -> Trainer:
@@ -34,6 +34,7 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
     Raises:
         ConfigError: naming the key, the value and what is allowed.
     """
+    _set_log_level(config.get('python_log_level'))
     if isinstance(config.get('seed'), int):
         seed_all(config['seed'])  # for the model's first weights: the Trainer seeds after the model is built
     callbacks = _build_each(config, 'callbacks', ALL_CALLBACKS)
@@ -49,7 +50,7 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
     rest = {key: value for key, value in config.items() if key not in BUILT}
     if 'parallelism_config' in rest:
         rest['parallelism_config'] = _parallelism(rest['parallelism_config'])
-    try:
+    with one_line_errors('', Trainer, rest):
         return Trainer(
             model=model,
             train_dataloader=train_loader,
@@ -62,9 +63,17 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
             profiler=profiler,
             **rest,
         )
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        log_error('the Trainer could not be built')
-        raise refusal('', Trainer, rest, error) from error
+
+
+def _set_log_level(level: Any) -> None:
+    """Set the level of this package's logger, as the Trainer does for Composer's."""
+    if level is None:
+        return
+    try:
+        logger.setLevel(level.upper())
+    except (AttributeError, ValueError):
+        allowed = 'debug, info, warning, error or critical'
+        raise ConfigError(str(must_be('python_log_level', allowed, level))) from None
 
 
 def _check_stages(config: Mapping[str, Any], callbacks: Mapping[str, Callback]) -> None:

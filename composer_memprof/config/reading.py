@@ -46,14 +46,13 @@ def load(config: Union[str, os.PathLike[str]], overrides: Sequence[str] = ()) ->
     for override in overrides:
         if '=' not in override or override.startswith('='):
             raise ConfigError(f'{override!r} must be key=value, such as max_duration=20ba')
+    path = find_config(config)
     try:
-        with find_config(config).open(encoding='utf-8') as file:
+        with path.open(encoding='utf-8') as file:
             base = OmegaConf.load(file)
         changes = OmegaConf.from_dotlist(list(overrides))
         values: Any = OmegaConf.to_container(OmegaConf.merge(base, changes), resolve=True)
     except (OSError, YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(f'{config} can not be read: {one_line(error)}') from error
     if not isinstance(values, dict):
         raise ConfigError(f'{config} must hold keys and values, not a {type(values).__name__}')
@@ -110,4 +109,4 @@ def _text(run_name: Any, overrides: Sequence[str]) -> str:
     if isinstance(run_name, bool) or not isinstance(run_name, (int, float)):
         raise ConfigError(f'run_name must be text (in YAML, in quotes), not {shown(run_name)}')
     typed = [override.partition('=')[2] for override in overrides if override.startswith('run_name=')]
-    return typed[-1] if typed else str(run_name)
+    return typed[-1] if typed and '${' not in typed[-1] else str(run_name)
