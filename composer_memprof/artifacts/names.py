@@ -166,8 +166,15 @@ def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
 
 
 def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
-    """The run's folder, from a template over run variables."""
-    return Path(template.format(**_run_variables(run_name, rank)))
+    """The run's folder, from a template over run variables; ``~`` is the home folder.
+
+    Raises:
+        ValueError: if there is no such home folder.
+    """
+    try:
+        return Path(template.format(**_run_variables(run_name, rank))).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f'folder={template!r}: {error}') from error
 
 
 def inside(folder: Path, name: str) -> Path:

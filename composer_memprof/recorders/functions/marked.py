@@ -12,7 +12,7 @@ import os
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, Union
+from typing import Any, Protocol, TypeVar, Union, overload
 
 import torch
 
@@ -52,7 +52,14 @@ if hasattr(os, 'register_at_fork'):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
+_Markable = TypeVar('_Markable', bound='Union[Callable[..., Any], staticmethod[..., Any], classmethod[Any, ..., Any]]')
+
+
+@overload
+def memprofilable(target: str) -> _Mark: ...
+@overload
+def memprofilable(target: _Markable) -> _Markable: ...
+def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:  # type: ignore[misc] # a classmethod is not callable
     """Mark a function, a method, or a stretch of code, for :class:`MemProfiler`.
 
     May be nested, recursive, and run on any thread. Of a coroutine or a generator, each step from one wait or value to
@@ -78,7 +85,7 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
     return _marked(target, getattr(target, '__name__', type(target).__name__))
 
 
-def _marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _marked(function: Callable[..., Any], name: str) -> Any:
     if isinstance(function, type) or not callable(function):
         raise TypeError(f'memprofilable marks functions and methods, not {function!r}; mark those of the class')
     if inspect.iscoroutinefunction(function):
@@ -157,6 +164,9 @@ def _steps(name: str, generator: Any) -> Any:
 _awaited = types.coroutine(_steps)
 
 
+_Function = TypeVar('_Function', bound=Callable[..., Any])
+
+
 class _Mark:
     """A name for a stretch of code, or for a function. One may be entered again while it is entered."""
 
@@ -164,7 +174,7 @@ class _Mark:
         self.name = name
         self._entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(name, default=())
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: _Function) -> _Function:
         return _marked(function, self.name)
 
     def __enter__(self) -> None:
