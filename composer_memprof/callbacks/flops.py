@@ -11,7 +11,8 @@ from composer.loggers import Logger
 from composer.utils import dist
 
 from composer_memprof.analysis.flops.gpt_formula import GPTShape, find_shape
-from composer_memprof.analysis.flops.utilization import BatchShape, Peak, Window
+from composer_memprof.analysis.flops.summary import DevicePeak
+from composer_memprof.analysis.flops.utilization import BatchShape, WindowFlops
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
@@ -21,7 +22,9 @@ from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.stopwatch import Stopwatch
-from composer_memprof.report.text.flops import write_json, write_text
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.flops import FlopsReport, flops_text
+from composer_memprof.report.text.head import StageHead
 from composer_memprof.schedule import ALWAYS, ScheduleInput
 
 _SUFFIX = '.flops.json'
@@ -118,12 +121,12 @@ class Flops(ProfilingCallback):
         self._forget_model()
 
     def _forget_model(self) -> None:
-        self._peak: Optional[Peak] = None
+        self._peak: Optional[DevicePeak] = None
         self._model_shape: Optional[GPTShape] = None
         self._compiled = False
         self._shapes: dict[Hashable, BatchShape] = {}
         self._trained = 0
-        self._window: Optional[Window] = None
+        self._window: Optional[WindowFlops] = None
         self._recorder: Optional[FlopsRecorder] = None
         self._stopwatch = Stopwatch()
         self._shape: Optional[BatchShape] = None
@@ -173,7 +176,7 @@ class Flops(ProfilingCallback):
         if trained != self._trained:  # layers were frozen, or no longer are
             self._trained = trained
             self._shapes = {}
-        self._window = Window()
+        self._window = WindowFlops()
         self._stopwatch.pause()
 
     def _batch_begins(self, state: State) -> None:
@@ -219,7 +222,7 @@ class Flops(ProfilingCallback):
             shape.flops = recorder.stop()
             shape.traced_at = state.timestamp.batch.value
         window.add(shape, self._stopwatch.end(), traced=recorder is not None)
-        due = recorder is not None or window.whole.batches == 1 or window.batches % self.log_every_n_batches == 0
+        due = recorder is not None or window.all_timed.batches == 1 or window.batches % self.log_every_n_batches == 0
         if shape is not None and due:
             self._log(window.metrics(shape, self._peak.flops), self._recording.stage)
 
@@ -236,24 +239,23 @@ class Flops(ProfilingCallback):
         self._cancel()  # where the training broke off inside of a batch
         self._stopwatch.pause()
         assert window is not None and peak is not None
-        found = window.as_dict(peak)
-        rank, world_size = dist.get_global_rank(), dist.get_world_size()
-        estimated = rank == 0 and found['batch_flops'] is not None
-        data = {
-            'rank': rank,
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-            'stage': stamp.mark.strip('.').rstrip('0123456789') or 'train',
-            'world_size': world_size,
-            **found,
-            'all_ranks_estimate': {'batch_flops': found['batch_flops'] * world_size} if estimated else None,
-            'notes': [_COMPILED] if self._compiled else [],
-        }
+        stage = stamp.mark.strip('.').rstrip('0123456789') or 'train'
+        timestamp = state.timestamp
+        report = FlopsReport(
+            StageHead(dist.get_global_rank(), timestamp.epoch.value, timestamp.batch.value, stage),
+            dist.get_world_size(),
+            window.summary(peak),
+            [_COMPILED] if self._compiled else [],
+        )
         suffix = self.output.naming.suffix
         self.store.save(
             [
-                Part(self.kind, suffix, lambda path: write_json(data, path), self.output.compress),
-                Part(f'{self.kind}.table', suffix.removesuffix('.json') + '.txt', lambda path: write_text(data, path)),
+                Part(self.kind, suffix, lambda path: write_json(report.as_dict(), path), self.output.compress),
+                Part(
+                    f'{self.kind}.table',
+                    suffix.removesuffix('.json') + '.txt',
+                    lambda path: write_text(flops_text(report), path),
+                ),
             ],
             stamp,
         )

@@ -18,7 +18,9 @@ from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.modules.memory_log import ModuleMemory
 from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
-from composer_memprof.report.text.module_memory import Layout, write_json, write_log
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.head import StageHead
+from composer_memprof.report.text.module_memory import Layout, module_memory_dict, module_memory_text
 from composer_memprof.schedule import ScheduleInput, window
 
 _SUFFIX = '.log'
@@ -160,12 +162,8 @@ class FSDPMemTracker(ProfilingCallback):
         assert recorder is not None
         memory = self._memory = recorder.stop()
         stage = stamp.mark.strip('.').rstrip('0123456789') or 'train'
-        head = {
-            'rank': dist.get_global_rank(),
-            'epoch': int(stamp.timestamp.epoch),
-            'batch': int(stamp.timestamp.batch),
-            'stage': stage,
-        }
+        timestamp = stamp.timestamp
+        head = StageHead(dist.get_global_rank(), int(timestamp.epoch), int(timestamp.batch), stage)
         model = type(recorder.model.get_submodule(recorder.root_name)).__name__
         naming = replace(self.output.naming, filename=_for_stage(self._filename, stage))
         self.store.save(
@@ -173,14 +171,14 @@ class FSDPMemTracker(ProfilingCallback):
                 Part(
                     self.kind,
                     _SUFFIX,
-                    lambda path: write_log(memory, path, model=model, layout=self.layout),
+                    lambda path: write_text(module_memory_text(memory, model, self.layout), path),
                     self.output.compress,
                     naming,
                 ),
                 Part(
                     f'{self.kind}.json',
                     '.json',
-                    lambda path: write_json(memory, path, **head),
+                    lambda path: write_json(module_memory_dict(head, memory), path),
                     self.output.compress,
                     naming,
                 ),

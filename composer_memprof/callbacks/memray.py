@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
@@ -25,6 +24,8 @@ from composer_memprof.recorders.python_calls.memray import (
     read_statistics,
     write_flame_graph,
 )
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.head import WindowHead
 from composer_memprof.report.text.memray import memray_text
 from composer_memprof.schedule import ScheduleInput, window
 
@@ -132,25 +133,29 @@ class Memray(ProfilingCallback):
         children = list(child_files(file.path.parent, re.escape(file.path.name) + r'\.(\d+)'))
         self._late += [(child, stamp) for child in children if not child.is_whole()]
         whole = [child for child in children if child.is_whole()]
-        moment = {
-            'rank': dist.get_global_rank(),
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-        }
+        head = WindowHead(dist.get_global_rank(), state.timestamp.epoch.value, state.timestamp.batch.value)
         parts = [
             Part(self.kind, self.output.naming.suffix, file.link_to, self.output.compress),
-            *self._report_parts(file.path, moment),
+            *self._report_parts(file.path, head),
             *map(self._child_part, whole),
         ]
         self.store.save(parts, stamp, then=lambda paths: self._saved(paths, file, whole))
 
-    def _report_parts(self, capture: Path, moment: Mapping[str, int]) -> list[Part]:
+    def _report_parts(self, capture: Path, head: WindowHead) -> list[Part]:
         parts = []
         if self._reports['statistics']:
-            read = functools.cache(lambda: {**moment, **asdict(read_statistics(capture))})
+            read = functools.cache(lambda: read_statistics(capture))
             parts += [
-                Part(f'{self.kind}.statistics', f'{self._stem}.json', lambda path: _write_json(read, path)),
-                Part(f'{self.kind}.table', f'{self._stem}.txt', lambda path: _write_text(read, path)),
+                Part(
+                    f'{self.kind}.statistics',
+                    f'{self._stem}.json',
+                    lambda path: write_json({**head.as_dict(), **asdict(read())}, path),
+                ),
+                Part(
+                    f'{self.kind}.table',
+                    f'{self._stem}.txt',
+                    lambda path: write_text(memray_text(head, read()), path),
+                ),
             ]
         if self._reports['flamegraph']:
             page = Part(f'{self.kind}.page', f'{self._stem}.html', lambda path: write_flame_graph(capture, path))
@@ -188,11 +193,3 @@ class Memray(ProfilingCallback):
         finally:
             if file is not None:
                 file.drop()
-
-
-def _write_json(read: Callable[[], Mapping[str, Any]], path: Path) -> None:
-    path.write_text(json.dumps(read(), indent=1) + '\n', encoding='utf-8')
-
-
-def _write_text(read: Callable[[], Mapping[str, Any]], path: Path) -> None:
-    path.write_text(memray_text(read()), encoding='utf-8')

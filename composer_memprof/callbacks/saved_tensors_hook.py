@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from composer.core import State
@@ -16,7 +14,9 @@ from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
-from composer_memprof.recorders.saved_tensors.recorder import SavedTensors, SavedTensorsRecorder, check_has_parameters
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder, check_has_parameters
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.head import WindowHead
 from composer_memprof.report.text.saved_tensors import saved_tensors_text
 from composer_memprof.schedule import ScheduleInput, window
 
@@ -125,17 +125,22 @@ class SavedTensorsHook(ProfilingCallback):
         if recorder.is_recording:  # the training broke off inside of a batch
             recorder.end()
         make = functools.cache(recorder.result())
-        moment = {
-            'rank': dist.get_global_rank(),
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-        }
+        head = WindowHead(dist.get_global_rank(), state.timestamp.epoch.value, state.timestamp.batch.value)
         suffix = self.output.naming.suffix
         text_suffix = suffix.removesuffix('.json') + '.txt'
         self.store.save(
             [
-                Part(self.kind, suffix, lambda path: _write_json(moment, make, path), self.output.compress),
-                Part(f'{self.kind}.table', text_suffix, lambda path: _write_text(moment, make, path)),
+                Part(
+                    self.kind,
+                    suffix,
+                    lambda path: write_json({**head.as_dict(), **make().as_dict()}, path),
+                    self.output.compress,
+                ),
+                Part(
+                    f'{self.kind}.table',
+                    text_suffix,
+                    lambda path: write_text(saved_tensors_text(head, make()), path),
+                ),
             ],
             stamp,
         )
@@ -144,11 +149,3 @@ class SavedTensorsHook(ProfilingCallback):
         recorder, self._recorder = self._recorder, None
         if recorder is not None and recorder.is_recording:
             recorder.end()
-
-
-def _write_json(moment: Mapping[str, int], make: Callable[[], SavedTensors], path: Path) -> None:
-    path.write_text(json.dumps({**moment, **make().as_dict()}, indent=1) + '\n', encoding='utf-8')
-
-
-def _write_text(moment: Mapping[str, int], make: Callable[[], SavedTensors], path: Path) -> None:
-    path.write_text(saved_tensors_text({**moment, **make().as_dict()}), encoding='utf-8')

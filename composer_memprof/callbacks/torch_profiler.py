@@ -19,6 +19,7 @@ from composer_memprof.callbacks.framework import composer_profiler, exclusive
 from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, When, check_naming, when
 from composer_memprof.recorders import kineto
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
+from composer_memprof.report.text.files import write_text
 from composer_memprof.schedule import ScheduleInput, as_schedule, window
 
 #: Without a Composer Profiler to follow: five batches to settle, then four.
@@ -214,7 +215,7 @@ class TorchProfiler(ProfilingCallback):
             text = Part(
                 f'{self.kind}.summary',
                 '.summary.txt',
-                lambda path: _write_text(path, kineto.summarize(result, sort_by, rows)),
+                lambda path: write_text(kineto.summarize(result, sort_by, rows), path),
             )
             parts.append(text)
         if self._memory_naming is not None:
@@ -260,7 +261,3 @@ class TorchProfiler(ProfilingCallback):
         self._step = None
         assert self.kineto is not None
         self.kineto.cancel()
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding='utf-8')

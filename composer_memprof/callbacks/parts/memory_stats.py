@@ -17,8 +17,10 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.functions.recorder import Call, Reading
 from composer_memprof.recorders.modules.memory_log import ModuleMemory
+from composer_memprof.report.text.files import write_json, write_text
 from composer_memprof.report.text.function_memory import json_line, plain_name, yaml_entry
-from composer_memprof.report.text.module_memory import Layout, write_json, write_log
+from composer_memprof.report.text.head import CallHead
+from composer_memprof.report.text.module_memory import Layout, module_memory_dict, module_memory_text
 
 YAML, JSON_LINES, PICKLE = '.yaml', '.jsonl', '.pickle'
 #: Readings that stay in memory; the files have all.
@@ -89,12 +91,24 @@ class MemoryStats:
         if _FSDP_STATS not in self._growing:
             self._grow(_FSDP_STATS, f'{self._kind}.fsdp_stats', YAML, self._named(_FSDP_STATS, YAML))
         self._growing[_FSDP_STATS].write(yaml_entry(f'{self._rank}.{call.function}.{call.iteration}', peaks))
-        head = {'rank': self._rank, 'function': call.function, 'iteration': call.iteration}
+        head = CallHead(self._rank, call.function, call.iteration)
         name = f'fsdp_mem_rank_{{rank}}_{plain_name(call.function)}_{call.iteration}.log'
         naming, kind, zipped, layout = self._named(name, '.log'), f'{self._kind}.fsdp', self._compress, self._layout
         self._save(
-            Part(kind, '.log', lambda path: write_log(memory, path, model=model, layout=layout), zipped, naming),
-            Part(f'{kind}.json', '.json', lambda path: write_json(memory, path, **head), zipped, naming),
+            Part(
+                kind,
+                '.log',
+                lambda path: write_text(module_memory_text(memory, model, layout), path),
+                zipped,
+                naming,
+            ),
+            Part(
+                f'{kind}.json',
+                '.json',
+                lambda path: write_json(module_memory_dict(head, memory), path),
+                zipped,
+                naming,
+            ),
         )
 
     def take_snapshot(self, call: Call, moment: str, history: AllocatorHistory) -> None:

@@ -143,7 +143,7 @@ def _records(reader: Any, leaks: bool) -> Iterable[Any]:
 
 
 @dataclass(frozen=True)
-class Place:
+class FunctionAllocations:
     """Where memory was allocated: the innermost Python function, and what of it."""
 
     function: str
@@ -165,8 +165,8 @@ class MemrayStatistics:
         seconds (float): how long was recorded.
         native_traces (bool): whether native stacks were.
         allocators (Mapping[str, int], optional): how many allocations each allocator made; None likewise.
-        at_peak (list[Place]): who held most at the peak.
-        left (list[Place]): who allocated most of what was left.
+        at_peak (list[FunctionAllocations]): who held most at the peak.
+        left (list[FunctionAllocations]): who allocated most of what was left.
     """
 
     allocations: int
@@ -176,8 +176,8 @@ class MemrayStatistics:
     seconds: float
     native_traces: bool
     allocators: Optional[Mapping[str, int]]
-    at_peak: list[Place]
-    left: list[Place]
+    at_peak: list[FunctionAllocations]
+    left: list[FunctionAllocations]
 
 
 def read_statistics(capture: Path, most: int = 50) -> MemrayStatistics:
@@ -206,7 +206,7 @@ def read_statistics(capture: Path, most: int = 50) -> MemrayStatistics:
     )
 
 
-def _places(records: Iterable[Any]) -> list[Place]:
+def _places(records: Iterable[Any]) -> list[FunctionAllocations]:
     """Allocations by the innermost Python function that made them, the largest first."""
     sizes: Counter[tuple[str, str, int]] = Counter()
     counts: Counter[tuple[str, str, int]] = Counter()
@@ -215,4 +215,4 @@ def _places(records: Iterable[Any]) -> list[Place]:
         place = stack[0] if stack else ('(no Python function)', '', 0)
         sizes[place] += record.size
         counts[place] += record.n_allocations
-    return [Place(*place, size, counts[place]) for place, size in sizes.most_common()]
+    return [FunctionAllocations(*place, size, counts[place]) for place, size in sizes.most_common()]
