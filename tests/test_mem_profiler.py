@@ -18,7 +18,7 @@ from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memp
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
-from composer_memprof.recorders.functions.selection import collection
+from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
 from composer_memprof.recorders.saved_tensors.recorder import _hooks_are_active
 from composer_memprof.report.text.function_memory import json_line, yaml_entry
@@ -191,7 +191,7 @@ def test_what_can_not_be_written_ends_all_of_it() -> None:
             profiler._functions._take = None  # type: ignore[union-attr, assignment]
 
     handle = trainer.state.model.register_forward_pre_hook(look)
-    with pytest.warns(MemprofWarning, match='collects nothing any more'):
+    with pytest.warns(MemprofWarning, match='stops reading memory'):
         trainer.fit()
     trainer.close()
     handle.remove()
@@ -236,7 +236,7 @@ def test_a_hook_that_fails_does_not_reach_the_training() -> None:
     def reset(*_: Any) -> None:
         raise RuntimeError('boom')
 
-    with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
+    with pytest.warns(MemprofWarning, match='continues without memory_hooks: RuntimeError: boom'):
         train(MemProfiler(memory_hooks={'reset_state_hooks': [reset]}))
     assert list(stats()) == KEYS
 
@@ -251,7 +251,7 @@ def test_what_a_users_hook_raises_or_returns_does_not_reach_the_training(kind: s
 
     trainer = train(MemProfiler(memory_hooks={kind: [returns]}))
     assert all(parameter.isfinite().all() for parameter in trainer.state.model.parameters())
-    with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
+    with pytest.warns(MemprofWarning, match='continues without memory_hooks: RuntimeError: boom'):
         train(MemProfiler(memory_hooks={kind: [fails]}))
 
 
@@ -389,7 +389,7 @@ def test_a_marked_function_named_as_a_part_of_the_training_is_left_out_with_a_wo
         def forward(self, batch: Any) -> Any:
             return super().forward(batch)
 
-    with pytest.warns(MemprofWarning, match="leaves out the marked function 'forward'"):
+    with pytest.warns(MemprofWarning, match="does not read the marked function 'forward'"):
         train(MemProfiler(collect_funcs=['forward']), model=Confusing())
     assert list(stats()) == ['0.forward.2.start', '0.forward.2.end']
 
@@ -411,7 +411,7 @@ def test_an_exception_passes_through_a_mark_and_ends_it(listener: Listens) -> No
 
 def test_marked_functions_on_other_threads_are_counted_each_once() -> None:
     taken: list[Reading] = []
-    recorder = FunctionMemoryRecorder(collection(None, None, ()), {'cpu': HostSource()}, taken.append)
+    recorder = FunctionMemoryRecorder(select_functions(None, None, ()), {'cpu': HostSource()}, taken.append)
 
     def work() -> None:
         for _ in range(50):
@@ -497,10 +497,10 @@ def test_allocator_history_without_a_gpu_is_left_out_with_a_word() -> None:
     [
         ({'collect_funcs': {'gpu': ['x']}}, ["'gpu'", "'cpu'"]),
         ({'collect_funcs': {'cpu': 'forward'}}, ['collect_funcs.cpu', 'list']),
-        ({'warmup_iters': -1}, ['warmup_iters=-1']),
-        ({'max_iter': 1}, ['max_iter=1', 'warmup_iters=1']),
+        ({'warmup_iters': -1}, ['warmup_iters must be', 'not -1']),
+        ({'max_iter': 1}, ['max_iter must be above warmup_iters=1', 'not 1']),
         ({'max_iter': 3, 'schedule': {'active': '1ba'}}, ['schedule', 'max_iter', 'one of them']),
-        ({'schedule': {'warmup_iters': 3, 'max_iter': 2}}, ['max_iter=2']),
+        ({'schedule': {'warmup_iters': 3, 'max_iter': 2}}, ['max_iter must be', 'not 2']),
         ({'schedule': {'warmup_iter': 3}}, ['warmup_iter']),
         ({'memory_hooks': {'pre_hooks': []}}, ['memory_hooks.pre_hooks', "'pre_forward_hooks'"]),
         ({'memory_hooks': {'pre_forward_hooks': ['torch.nn.nothing']}}, ['torch.nn', "'nothing'"]),
@@ -508,15 +508,15 @@ def test_allocator_history_without_a_gpu_is_left_out_with_a_word() -> None:
         ({'saved_tensors_funcs': ['identity_lambda']}, ['saved_tensors_funcs', 'list of two']),
         ({'fsdp_mem_tracker_units': 'MB'}, ["fsdp_mem_tracker_units='MB' is unknown", "'MiB'"]),
         ({'fsdp_mem_track_module_depth': 0}, ['fsdp_mem_track_module_depth must be', 'not 0']),
-        ({'enabled': 1}, ['enabled=1', 'true or false']),
+        ({'enabled': 1}, ['enabled must be true or false', 'not 1']),
         ({'save_dir': 'a', 'folder': 'b'}, ["save_dir='a'", "folder='b'"]),
         ({'save_dir': ''}, ["save_dir=''"]),
         ({'collect_funcs': {'fsdp': ['training_step']}}, ['collect_funcs.fsdp', 'track_fsdp_mem=True']),
         ({'collect_funcs': []}, ['collect_funcs=[]', 'nothing']),
         ({'collect_funcs': ['loss'], 'retain_hooks_for_funcs': ['los']}, ["'los'", "'loss'"]),
         ({'memory_hooks': {}, 'enable_memory_hooks': False}, ['memory_hooks', 'enable_memory_hooks']),
-        ({'save_hook_attrs': [3]}, ['save_hook_attrs']),
-        ({'fsdp_mem_tracker_root_module': 3}, ['fsdp_mem_tracker_root_module=3']),
+        ({'save_hook_attrs': [3]}, ['save_hook_attrs must be', 'not [3]']),
+        ({'fsdp_mem_tracker_root_module': 3}, ['fsdp_mem_tracker_root_module must be', 'not 3']),
         ({'filename': '../x.yaml'}, ["filename='../x.yaml'"]),
     ],
 )

@@ -9,7 +9,8 @@ from composer.loggers import Logger
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.recorders.functions.recorder import Call, FunctionMemoryRecorder
+from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
+from composer_memprof.recorders.functions.source import FunctionCall
 
 #: What a stage's batch is, as a function.
 STEPS = {'train': 'training_step', 'eval': 'validation_step', 'predict': 'predict_step'}
@@ -26,7 +27,7 @@ class FunctionCallback(ProfilingCallback):
 
     _functions: Optional[FunctionMemoryRecorder] = None
     #: Those of the training that are under way.
-    _calls: dict[str, Optional[Call]]
+    _calls: dict[str, Optional[FunctionCall]]
 
     def _forget_run(self) -> None:
         super()._forget_run()
@@ -39,17 +40,17 @@ class FunctionCallback(ProfilingCallback):
         if self._functions is not None:
             # What an error has cut short is tried again from its forward on.
             for cut in _PASS if function == 'forward' else (function,):
-                self._functions.drop(self._calls.pop(cut, None))
-            self._calls[function] = self._functions.begin_part(function, state.batch)
+                self._functions.cancel(self._calls.pop(cut, None))
+            self._calls[function] = self._functions.begin_training_function(function, state.batch)
 
     def _function_ends(self, function: str, state: State) -> None:
         if self._functions is not None and function in self._calls:
-            self._functions.end_part(function, self._calls.pop(function))
+            self._functions.end_training_function(function, self._calls.pop(function))
 
     def _forward_of_evaluation(self, state: State) -> None:
         """The forward pass of a batch of evaluation or prediction begins; it is no function of its own."""
         if self._functions is not None:
-            self._functions.tell_of_part('forward', state.batch)
+            self._functions.notify_begin('forward', state.batch)
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
