@@ -240,7 +240,7 @@ def test_a_capture_is_listed_and_read_before_its_window_ends() -> None:
 
 def test_a_tracker_of_the_users_own_is_left_alone() -> None:
     trainer = make_trainer(Memray(schedule=SOON), batches=6)
-    with memray.Tracker('own.bin'), pytest.warns(MemprofWarning, match="another of memray's trackers is recording"):
+    with memray.Tracker('own.bin'), pytest.warns(MemprofWarning, match='another memray tracker is recording'):
         trainer.fit()
     trainer.close()
     assert not entries(Path('test-run'), 'memray.page')

@@ -19,7 +19,7 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
-from composer_memprof.recorders.python_calls.traced_children import NAME
+from composer_memprof.recorders.python_calls.traced_children import TRACE_NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
 from composer_memprof.report.html.calls.call_timeline import write_call_timeline
 from composer_memprof.schedule import ScheduleInput, window
@@ -162,7 +162,7 @@ class VizTracer(ProfilingCallback):
         """The traces of processes, which they write as they end, are taken once the training is over."""
         late, self._late = self._late, []
         for folder, stamp in late:
-            files = [file for file in child_files(folder, NAME + r'_(\d+)\.json') if file.path.stat().st_size]
+            files = [file for file in child_files(folder, TRACE_NAME + r'_(\d+)\.json') if file.path.stat().st_size]
             if files:
                 self.store.save(list(map(self._child_part, files)), stamp, then=functools.partial(_remove, folder))
             else:

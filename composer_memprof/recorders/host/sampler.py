@@ -4,6 +4,7 @@
 >>> sampler = Sampler('example', interval=0.01, sample=lambda: samples.append(1))
 >>> sampler.start()
 >>> sampler.stop()
+True
 """
 
 from __future__ import annotations
