@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from composer_memprof import HostRSS
 from composer_memprof.messages import MemprofWarning
-from composer_memprof.recorders.host.processes import Cgroup, ProcessReader, child_pids, process_details
+from composer_memprof.recorders.host.cgroup import Cgroup
+from composer_memprof.recorders.host.processes import ProcessReader, child_pids, process_details
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder, WriteError
 from composer_memprof.recorders.host.sampler import Sampler
 from composer_memprof.recorders.host.trend import Series, estimate_trend

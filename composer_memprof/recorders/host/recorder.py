@@ -16,14 +16,9 @@ from typing import Any, Optional
 
 import psutil
 
+from composer_memprof.recorders.host.cgroup import Cgroup, CgroupMemory
 from composer_memprof.recorders.host.children import Children, GrowingProcess
-from composer_memprof.recorders.host.processes import (
-    Cgroup,
-    CgroupMemory,
-    ProcessReader,
-    machine_memory,
-    process_details,
-)
+from composer_memprof.recorders.host.processes import ProcessReader, machine_memory, process_details
 from composer_memprof.recorders.host.sampler import Sampler
 from composer_memprof.recorders.host.trend import Series, Trend
 from composer_memprof.vocabulary import BETWEEN_BATCHES, START
