@@ -1,4 +1,4 @@
-"""HostRSS: exact by phase, patient with warm-ups, and right about leaks."""
+"""HostRSS: exact growth by phase, one warning for a leak, none for a warm-up."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ MIB = 1 << 20
 
 
 def fresh_memory() -> mmap.mmap:
-    """1 MiB that no earlier release can have left in the heap."""
+    """1 MiB of new memory, never taken from memory that was freed before."""
     memory = mmap.mmap(-1, MIB)
     memory.write(b'x' * MIB)
     return memory
 
 
 class Leaky(Noise):
-    """Keeps 1 MiB more with each sample in one DataLoader worker, or none of them (-1)."""
+    """One DataLoader worker keeps 1 MiB more with each sample; -1: no worker does."""
 
     def __init__(self, samples: int, leaking_worker: int) -> None:
         super().__init__(samples)
@@ -87,7 +87,7 @@ def leaky_loader(leaking_worker: int) -> torch.utils.data.DataLoader:
 def test_a_leak_in_a_dataloader_worker_is_found_and_the_worker_named() -> None:
     (message,) = leak_warnings(HostRSS(), train_dataloader=leaky_loader(1))
     assert 'DataLoader worker 1 (pid ' in message
-    # Every second batch is this worker's: half a MiB a batch.
+    # This worker loads every second batch, so it grows by half a MiB per batch.
     rate = float(message.split(', ')[1].split()[0])
     assert 300 < rate < 700
     assert 'KiB a batch' in message
@@ -102,7 +102,7 @@ def test_the_same_run_without_the_leak_is_silent() -> None:
 
 @pytest.mark.parametrize(('event', 'phase'), [('after_dataloader', 'between phases'), ('before_forward', 'forward')])
 def test_a_leak_in_the_training_process_is_charged_to_its_phase(event: str, phase: str) -> None:
-    # This callback comes after HostRSS, so that what it keeps falls into the phase that the event begins.
+    # This callback runs after HostRSS, so its memory belongs to the phase that the event begins.
     (message,) = leak_warnings(HostRSS(), LeakyPhase(event), batches=80)
     assert f"the training process, most of it in phase '{phase}'" in message
     charged = json_lines(RECORD)[-1]['charged']

@@ -33,7 +33,7 @@ def stats(name: str = 'rank_0_memory_stats.yaml', folder: Path = FOLDER) -> dict
 
 
 class Marked(Regression):
-    """Its loss is marked."""
+    """A model whose loss calls a marked method."""
 
     @memprofilable
     def score(self, outputs: Any, batch: Any) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_the_second_batch_is_read_at_its_start_and_end() -> None:
     packed = json.loads((FOLDER / hook.path).read_text())['packed_bytes']
     assert found[KEYS[0]]['npp_diff'] == 0
     assert found[KEYS[1]]['npp_diff'] == packed > found[KEYS[1]]['saved_bytes_diff'] > 0
-    assert not [name for name in found[KEYS[0]] if 'forward' in name], 'there has been none yet'
+    assert not [name for name in found[KEYS[0]] if 'forward' in name], 'no forward has run yet'
     end = found[KEYS[1]]
     assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward']
     assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] <= packed
@@ -77,7 +77,7 @@ def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
         f'0.forward.{n}.{m}' for n in (3, 4) for m in ('start', 'end')
     ]
     third = keys[keys.index('0.training_step.3.start') : keys.index('0.training_step.3.end') + 1]
-    assert third[-2] == '0.optimizer_step.3.end', 'it ends with the batch'
+    assert third[-2] == '0.optimizer_step.3.end', 'the optimizer step ends with the batch'
     (one, other) = (stats()[f'0.{name}.3.end']['npp_diff'] for name in ('training_step', 'backward'))
     assert one > 0 and other == 0
 
@@ -85,7 +85,9 @@ def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
 def test_microbatches_of_a_batch_add_up() -> None:
     for microbatch in (8, 2):
         train(MemProfiler(overwrite=True), device_train_microbatch_size=microbatch)
-        assert stats()[KEYS[1]]['saved_bytes_diff'] == 8 * (16 * 0 + 32 + 1) * 4  # the hidden layer's output, and loss
+        assert (
+            stats()[KEYS[1]]['saved_bytes_diff'] == 8 * (16 * 0 + 32 + 1) * 4
+        )  # the hidden layer's output, and the loss
 
 
 def test_evaluation_is_read_inside_training_and_by_its_own_stage() -> None:
@@ -129,7 +131,7 @@ def test_memory_by_category_is_that_of_the_tracker() -> None:
     (tracked,) = Path('other').glob('*.json')
     theirs = json.loads(tracked.read_text())['peak']['cpu']
     peak = profiler.fsdp_memory_stats['training_step', 2]
-    # What Composer makes between the batch's start and its forward, 4 bytes, is a matter of where the start is.
+    # Composer allocates 4 bytes between the batch's start and its forward; the category depends on when recording starts.
     either = ('Activation', 'Other')
     assert sum(peak['cpu'][name] for name in either) == sum(theirs[name] for name in either)
     assert all(peak['cpu'][name] == theirs[name] for name in theirs if name not in either)
@@ -176,7 +178,7 @@ def test_another_fit_after_one_that_broke_off_leaves_nothing_behind_and_counts_o
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
     assert not _hooks_are_active()
     last = max(int(key.split('.')[2]) for path in FOLDER.glob('rank_0_memory*.yaml') for key in stats(path.name))
-    assert last == trainer.state.timestamp.batch.value + 1, 'the batch that failed was one more call'
+    assert last == trainer.state.timestamp.batch.value + 1, 'the failed batch counts as a call'
 
 
 def test_what_can_not_be_written_ends_all_of_it() -> None:
@@ -342,7 +344,7 @@ def test_marks_may_be_nested_recursive_and_of_every_kind_of_function(listener: L
     with again, again:
         listener.heard.append('inside')
     assert listener.heard[4:] == [
-        *('+words', '-words', '+words', '-words'),  # a call a step
+        *('+words', '-words', '+words', '-words'),  # one call per step
         *('+waits', '-waits', '+waits', '-waits', '+still', '-still', '+of', '-of'),
         *('+again', '+again', 'inside', '-again', '-again'),
     ]
