@@ -87,8 +87,8 @@ class UserHooksSource(Source):
     """The user's hooks around the forward of every module, and the attributes that they set on the model.
 
     Hooks are called as by finetuning-scheduler: ``pre(module, args)``, ``post(module, args, output)``, and
-    ``reset(model, attributes)`` once all are in place and after each call. Each module has a ``mem_info_handle()``
-    meanwhile. ``close`` removes it, and the attributes.
+    ``reset(model, attributes)`` once all are in place and after each call. Until ``close``, each module has a
+    ``mem_info_handle()``. ``close`` also removes the attributes.
 
     Args:
         model (Module): all its modules get the hooks.

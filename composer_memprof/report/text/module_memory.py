@@ -71,14 +71,14 @@ def module_memory_text(memory: ModuleMemory, model: str, layout: Layout) -> str:
 
 def _lines(memory: ModuleMemory, model: str, layout: Layout) -> Iterable[str]:
     units, tabulate = layout.units, layout.tabulate
-    yield from _snapshot(memory.peak, units, tabulate)
+    yield from _memory_lines(memory.peak, units, tabulate)
     for phase, peak in memory.phases.items():
         yield ''
         yield f'Peak in {phase}'
-        yield from _snapshot(peak, units, tabulate)
+        yield from _memory_lines(peak, units, tabulate)
     shown = [module for module in memory.modules if module.depth <= layout.depth]
     yield ''
-    yield 'Modules, with their submodules; activations are those live when activations peaked'
+    yield 'Modules, with their submodules; activations as of the peak of all activations'
     yield from _table(
         ['Module', 'Type', 'Calls', 'Parameters', 'Buffers', 'Activations'],
         [
@@ -109,8 +109,8 @@ def _natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), '') if part.isdigit() else (1, 0, part.lower()) for part in re.split('([0-9]+)', name)]
 
 
-def _snapshot(memory: DeviceMemory, units: str, tabulate: bool) -> Iterable[str]:
-    present = _present(memory)
+def _memory_lines(memory: DeviceMemory, units: str, tabulate: bool) -> Iterable[str]:
+    present = _devices_in_use(memory)
     if not present:
         yield 'No memory tracked.'
     elif tabulate:
@@ -126,7 +126,7 @@ def _states(module: ModuleUse, units: str, tabulate: bool) -> Iterable[str]:
     if tabulate:
         rows = []
         for state in module.states:
-            for device, sizes in _present(state.memory).items():
+            for device, sizes in _devices_in_use(state.memory).items():
                 cells = [_size(size, units) for size in sizes.values()]
                 rows.append([f'{state.state} # {state.call}', device, *cells])
         if rows:
@@ -138,10 +138,10 @@ def _states(module: ModuleUse, units: str, tabulate: bool) -> Iterable[str]:
         for state in module.states:
             if state.state == name:
                 yield f'# {state.call}:'
-                yield from _snapshot(state.memory, units, tabulate)
+                yield from _memory_lines(state.memory, units, tabulate)
 
 
-def _present(memory: DeviceMemory) -> Mapping[str, Memory]:
+def _devices_in_use(memory: DeviceMemory) -> Mapping[str, Memory]:
     return {device: sizes for device, sizes in memory.items() if sizes[TOTAL] > 0}
 
 
