@@ -427,9 +427,9 @@ def test_a_root_module_narrows_the_modules_and_not_the_totals() -> None:
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        ({'depth': 0}, ['depth=0']),
+        ({'depth': 0}, ['depth must be a number of levels', 'not 0']),
         ({'units': 'MB'}, ["units='MB'", 'MiB']),
-        ({'tabulate': 'no'}, ["tabulate='no'"]),
+        ({'tabulate': 'no'}, ['tabulate must be true or false', "not 'no'"]),
         ({'root_module': 3}, ['root_module must be the dotted name of a module', 'not 3']),
         ({'filename': '{functon}'}, ['filename', '{functon}']),
     ],

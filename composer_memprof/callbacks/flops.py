@@ -12,7 +12,8 @@ from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof.analysis.flops.gpt_formula import GPTShape, find_shape
-from composer_memprof.analysis.flops.utilization import BatchShape, Peak, Window
+from composer_memprof.analysis.flops.summary import DevicePeak
+from composer_memprof.analysis.flops.utilization import BatchShape, WindowFlops
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
@@ -23,7 +24,8 @@ from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.stopwatch import Stopwatch
-from composer_memprof.report.text.flops import write_json, write_text
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.flops import FlopsReport, flops_text
 from composer_memprof.schedule.constant import ALWAYS
 
 #: Shapes of batches that are counted, each once; batches of further shapes are left out.
@@ -90,12 +92,12 @@ class Flops(ProfilingCallback):
         self._forget_model()
 
     def _forget_model(self) -> None:
-        self._peak: Optional[Peak] = None
+        self._peak: Optional[DevicePeak] = None
         self._model_shape: Optional[GPTShape] = None
         self._compiled = False
         self._shapes: dict[Hashable, BatchShape] = {}
         self._trained = 0
-        self._window: Optional[Window] = None
+        self._window: Optional[WindowFlops] = None
         self._recorder: Optional[FlopsRecorder] = None
         self._stopwatch = Stopwatch()
         self._shape: Optional[BatchShape] = None
@@ -145,7 +147,7 @@ class Flops(ProfilingCallback):
         if trained != self._trained:  # layers were frozen or unfrozen
             self._trained = trained
             self._shapes = {}
-        self._window = Window()
+        self._window = WindowFlops()
         self._stopwatch.pause()
 
     def _batch_begins(self, state: State) -> None:
@@ -190,7 +192,7 @@ class Flops(ProfilingCallback):
             shape.flops = recorder.stop()
             shape.traced_at = state.timestamp.batch.value
         window.add(shape, self._stopwatch.end(), traced=recorder is not None)
-        due = recorder is not None or window.whole.batches == 1 or window.batches % self.log_every_n_batches == 0
+        due = recorder is not None or window.all_timed.batches == 1 or window.batches % self.log_every_n_batches == 0
         if shape is not None and due:
             self._log(window.metrics(shape, self._peak.flops), self._stage)
 
@@ -207,24 +209,18 @@ class Flops(ProfilingCallback):
         self._cancel()  # if the training failed inside a batch
         self._stopwatch.pause()
         assert window is not None and peak is not None
-        found = window.as_dict(peak)
-        rank, world_size = dist.get_global_rank(), dist.get_world_size()
-        estimated = rank == 0 and found['batch_flops'] is not None
-        data = {
-            'rank': rank,
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-            'stage': self._stage,
-            'world_size': world_size,
-            **found,
-            'all_ranks_estimate': {'batch_flops': found['batch_flops'] * world_size} if estimated else None,
-            'notes': [_COMPILED] if self._compiled else [],
-        }
+        report = FlopsReport(
+            self._stage_head(state), dist.get_world_size(), window.summary(peak), [_COMPILED] if self._compiled else []
+        )
         suffix = self.output.naming.suffix
         self.store.save(
             [
-                Part(self.kind, suffix, lambda path: write_json(data, path), self.output.compress),
-                Part(f'{self.kind}.table', suffix.removesuffix('.json') + '.txt', lambda path: write_text(data, path)),
+                Part(self.kind, suffix, lambda path: write_json(report.as_dict(), path), self.output.compress),
+                Part(
+                    f'{self.kind}.table',
+                    suffix.removesuffix('.json') + '.txt',
+                    lambda path: write_text(flops_text(report), path),
+                ),
             ],
             stamp,
         )

@@ -19,7 +19,8 @@ from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.modules.memory_log import ModuleMemory
 from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
-from composer_memprof.report.text.module_memory import Layout, write_json, write_log
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.module_memory import Layout, module_memory_dict, module_memory_text
 from composer_memprof.schedule import window
 
 _FUNCTION = '{function}'
@@ -137,12 +138,7 @@ class FSDPMemTracker(ProfilingCallback):
         recorder, self._recorder = self._recorder, None
         assert recorder is not None
         memory = self._memory = recorder.stop()
-        head = {
-            'rank': dist.get_global_rank(),
-            'epoch': int(stamp.timestamp.epoch),
-            'batch': int(stamp.timestamp.batch),
-            'stage': self._stage,
-        }
+        head = self._stage_head(state)
         model = type(recorder.model.get_submodule(recorder.root_name)).__name__
         naming = replace(self.output.naming, filename=_for_stage(self._filename, self._stage))
         self.store.save(
@@ -150,14 +146,14 @@ class FSDPMemTracker(ProfilingCallback):
                 Part(
                     self.kind,
                     self.suffix,
-                    lambda path: write_log(memory, path, model=model, layout=self.layout),
+                    lambda path: write_text(module_memory_text(memory, model, self.layout), path),
                     self.output.compress,
                     naming,
                 ),
                 Part(
                     f'{self.kind}.json',
                     '.json',
-                    lambda path: write_json(memory, path, **head),
+                    lambda path: write_json(module_memory_dict(head, memory), path),
                     self.output.compress,
                     naming,
                 ),

@@ -120,13 +120,13 @@ class HostRSS(PhasedCallback):
 
     def _check_growth(self, recorder: HostMemoryRecorder, state: State) -> None:
         self._growth_checked = time.monotonic()
-        suspect = recorder.suspect()
+        suspect = recorder.fastest_growing()
         limit = recorder.cgroup_memory.limit if recorder.cgroup_memory is not None else None
         usage = recorder.cgroup_memory.usage if recorder.cgroup_memory is not None else 0
         batch = state.timestamp.batch.value
         if suspect is not None and 'growth' not in self._warned:
             self._warned.add('growth')
-            growth = suspect.growth
+            growth = suspect.trend
             message = (
                 f'host memory grows: {suspect.name}, {human_bytes(growth.per_batch)} a batch (99 % interval '
                 f'{human_bytes(growth.low)} to {human_bytes(growth.high)}, batch {batch}). '

@@ -16,9 +16,10 @@ from composer_memprof.callbacks.framework.functions import FUNCTIONS, STEPS, Fun
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.without_trainer import WithoutTrainer
 from composer_memprof.callbacks.parts.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
+from composer_memprof.messages import check_switches
 from composer_memprof.recorders.functions.marked import memprofilable
-from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, check_switches, hooks_of
-from composer_memprof.recorders.functions.selection import Functions, calls_of, collection
+from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, select_hooks
+from composer_memprof.recorders.functions.selection import Functions, select_calls, select_functions
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.report.text.module_memory import Layout
 from composer_memprof.schedule.constant import ALWAYS
@@ -131,13 +132,13 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
         if save_dir == '' or (folder is not None and save_dir not in (None, folder)):
             raise ValueError(f'save_dir={save_dir!r} with folder={folder!r} is not allowed; give one of them')
         shared['folder'] = folder or save_dir or '{run_name}/memprof'
-        shared['schedule'], warmup, last = calls_of(shared['schedule'], warmup_iters, max_iter)
-        hooks, attributes = hooks_of(memory_hooks, save_hook_attrs, enable_memory_hooks)
+        shared['schedule'], warmup, last = select_calls(shared['schedule'], warmup_iters, max_iter)
+        hooks, attributes = select_hooks(memory_hooks, save_hook_attrs, enable_memory_hooks)
         super().__init__(suffix=self.suffix, **shared)
         steps = [step for stage, step in STEPS.items() if stage in self.when.stages]
         self.enabled = enabled
         self._plan = FunctionPlan(
-            collection(collect_funcs, retain_hooks_for_funcs, steps, warmup, last),
+            select_functions(collect_funcs, retain_hooks_for_funcs, steps, warmup, last),
             saved_tensors=enable_saved_tensors_hooks,
             pack_functions=resolve_functions(saved_tensors_funcs),
             hooks=hooks,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
 from composer.core import State
-from composer.utils import dist
 
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Stamp
@@ -27,6 +25,8 @@ from composer_memprof.recorders.python_calls.memray import (
     read_statistics,
     write_flame_graph,
 )
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.head import WindowHead
 from composer_memprof.report.text.memray import memray_text
 from composer_memprof.schedule import window
 
@@ -105,25 +105,28 @@ class Memray(ProfilingCallback):
         children = list(child_files(file.path.parent, re.escape(file.path.name) + r'\.(\d+)'))
         self._incomplete += [(child, stamp) for child in children if not child.is_complete()]
         complete = [child for child in children if child.is_complete()]
-        moment = {
-            'rank': dist.get_global_rank(),
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-        }
         parts = [
             Part(self.kind, self.output.naming.suffix, file.link_to, self.output.compress),
-            *self._report_parts(file.path, moment),
+            *self._report_parts(file.path, self._head(state)),
             *map(self._child_part, complete),
         ]
         self.store.save(parts, stamp, on_saved=lambda paths: self._saved(paths, file, complete))
 
-    def _report_parts(self, capture: Path, moment: Mapping[str, int]) -> list[Part]:
+    def _report_parts(self, capture: Path, head: WindowHead) -> list[Part]:
         parts = []
         if self._reports['statistics']:
-            read = functools.cache(lambda: {**moment, **asdict(read_statistics(capture))})
+            read = functools.cache(lambda: read_statistics(capture))
             parts += [
-                Part(f'{self.kind}.statistics', f'{self._stem}.json', lambda path: _write_json(read, path)),
-                Part(f'{self.kind}.table', f'{self._stem}.txt', lambda path: _write_text(read, path)),
+                Part(
+                    f'{self.kind}.statistics',
+                    f'{self._stem}.json',
+                    lambda path: write_json({**head.as_dict(), **asdict(read())}, path),
+                ),
+                Part(
+                    f'{self.kind}.table',
+                    f'{self._stem}.txt',
+                    lambda path: write_text(memray_text(head, read()), path),
+                ),
             ]
         if self._reports['flamegraph']:
             page = Part(f'{self.kind}.page', f'{self._stem}.html', lambda path: write_flame_graph(capture, path))
@@ -161,11 +164,3 @@ class Memray(ProfilingCallback):
         finally:
             if file is not None:
                 file.drop()
-
-
-def _write_json(read: Callable[[], Mapping[str, Any]], path: Path) -> None:
-    path.write_text(json.dumps(read(), indent=1) + '\n', encoding='utf-8')
-
-
-def _write_text(read: Callable[[], Mapping[str, Any]], path: Path) -> None:
-    path.write_text(memray_text(read()), encoding='utf-8')

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Optional
 
 from composer.core import State
 from composer.loggers import Logger
-from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof.artifacts.names import Stamp
@@ -18,7 +15,8 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
-from composer_memprof.recorders.saved_tensors.recorder import SavedTensors, SavedTensorsRecorder, check_has_parameters
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder, check_has_parameters
+from composer_memprof.report.text.files import write_json, write_text
 from composer_memprof.report.text.saved_tensors import saved_tensors_text
 from composer_memprof.schedule import window
 
@@ -100,17 +98,22 @@ class SavedTensorsHook(ProfilingCallback):
         if recorder.is_recording:  # the training failed inside a batch
             recorder.end()
         make = functools.cache(recorder.result())
-        moment = {
-            'rank': dist.get_global_rank(),
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-        }
+        head = self._head(state)
         suffix = self.output.naming.suffix
         text_suffix = suffix.removesuffix('.json') + '.txt'
         self.store.save(
             [
-                Part(self.kind, suffix, lambda path: _write_json(moment, make, path), self.output.compress),
-                Part(f'{self.kind}.table', text_suffix, lambda path: _write_text(moment, make, path)),
+                Part(
+                    self.kind,
+                    suffix,
+                    lambda path: write_json({**head.as_dict(), **make().as_dict()}, path),
+                    self.output.compress,
+                ),
+                Part(
+                    f'{self.kind}.table',
+                    text_suffix,
+                    lambda path: write_text(saved_tensors_text(head, make()), path),
+                ),
             ],
             stamp,
         )
@@ -119,11 +122,3 @@ class SavedTensorsHook(ProfilingCallback):
         recorder, self._recorder = self._recorder, None
         if recorder is not None and recorder.is_recording:
             recorder.end()
-
-
-def _write_json(moment: Mapping[str, int], make: Callable[[], SavedTensors], path: Path) -> None:
-    path.write_text(json.dumps({**moment, **make().as_dict()}, indent=1) + '\n', encoding='utf-8')
-
-
-def _write_text(moment: Mapping[str, int], make: Callable[[], SavedTensors], path: Path) -> None:
-    path.write_text(saved_tensors_text({**moment, **make().as_dict()}), encoding='utf-8')

@@ -21,6 +21,7 @@ from composer_memprof.callbacks.framework.options import When, check_naming, spl
 from composer_memprof.messages import check_one_of, must_be
 from composer_memprof.recorders import kineto
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
+from composer_memprof.report.text.files import write_text
 from composer_memprof.schedule import window
 from composer_memprof.schedule.parsing import as_schedule
 
@@ -197,7 +198,7 @@ class TorchProfiler(ProfilingCallback):
             text = Part(
                 f'{self.kind}.summary',
                 '.summary.txt',
-                lambda path: _write_text(path, kineto.summarize(result, sort_by, rows)),
+                lambda path: write_text(kineto.summarize(result, sort_by, rows), path),
             )
             parts.append(text)
         if self._memory_naming is not None:
@@ -243,7 +244,3 @@ class TorchProfiler(ProfilingCallback):
         self._step = None
         assert self.kineto is not None
         self.kineto.cancel()
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding='utf-8')

@@ -22,7 +22,7 @@ from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
 from composer_memprof.callbacks.framework.options import split_shared, takes_shared_parameters
 from composer_memprof.messages import check_switches
-from composer_memprof.recorders.python_calls.traced_children import NAME
+from composer_memprof.recorders.python_calls.traced_children import TRACE_NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
 from composer_memprof.report.html.calls.call_timeline import write_call_timeline
 from composer_memprof.schedule import window
@@ -140,7 +140,7 @@ class VizTracer(ProfilingCallback):
         """Child processes write their traces when they end: save them once training is over."""
         folders, self._children_of_windows = self._children_of_windows, []
         for folder, stamp in folders:
-            files = [file for file in child_files(folder, NAME + r'_(\d+)\.json') if file.path.stat().st_size]
+            files = [file for file in child_files(folder, TRACE_NAME + r'_(\d+)\.json') if file.path.stat().st_size]
             if files:
                 self.store.save(list(map(self._child_part, files)), stamp, on_saved=functools.partial(_remove, folder))
             else:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Optional
 
 from composer.core import Callback, Event, State
 from composer.loggers import Logger
+from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination, scheme_of
@@ -29,6 +30,7 @@ from composer_memprof.callbacks.framework.stage_windows import StageWindows
 from composer_memprof.messages import warn
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import missing
+from composer_memprof.report.text.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
 from composer_memprof.signals import uninterrupted
 
@@ -181,6 +183,14 @@ class ProfilingCallback(Callback):
             self._cancel_warmup()
         except Exception as error:
             self._disable(error)
+
+    def _head(self, state: State) -> WindowHead:
+        """The first fields of a window's report."""
+        return WindowHead(dist.get_global_rank(), state.timestamp.epoch.value, state.timestamp.batch.value)
+
+    def _stage_head(self, state: State) -> StageHead:
+        """The first fields of a report of one stage."""
+        return StageHead(**self._head(state).as_dict(), stage=self._stage)
 
     def may_run_on(self, rank: int) -> bool:
         """Whether ``rank`` can ever record."""

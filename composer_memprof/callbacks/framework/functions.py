@@ -9,7 +9,8 @@ from composer.loggers import Logger
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.recorders.functions.recorder import Call, FunctionMemoryRecorder
+from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
+from composer_memprof.recorders.functions.source import FunctionCall
 
 #: The function that a batch of each stage counts as.
 STEPS = {'train': 'training_step', 'eval': 'validation_step', 'predict': 'predict_step'}
@@ -24,7 +25,7 @@ class FunctionCallback(ProfilingCallback):
 
     _functions: Optional[FunctionMemoryRecorder] = None
     #: The calls that are running, by function.
-    _calls: dict[str, Optional[Call]]
+    _calls: dict[str, Optional[FunctionCall]]
 
     def _forget_run(self) -> None:
         super()._forget_run()
@@ -37,17 +38,17 @@ class FunctionCallback(ProfilingCallback):
         if self._functions is not None:
             # A forward that begins again means that an error ended the pass before.
             for unfinished in _RETRIED if function == 'forward' else (function,):
-                self._functions.drop(self._calls.pop(unfinished, None))
-            self._calls[function] = self._functions.begin_part(function, state.batch)
+                self._functions.cancel(self._calls.pop(unfinished, None))
+            self._calls[function] = self._functions.begin_training_function(function, state.batch)
 
     def _function_ends(self, function: str, state: State) -> None:
         if self._functions is not None and function in self._calls:
-            self._functions.end_part(function, self._calls.pop(function))
+            self._functions.end_training_function(function, self._calls.pop(function))
 
     def _forward_of_evaluation(self, state: State) -> None:
         """The forward pass of an evaluation or prediction batch begins; it does not count as a function."""
         if self._functions is not None:
-            self._functions.tell_of_part('forward', state.batch)
+            self._functions.notify_begin('forward', state.batch)
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused

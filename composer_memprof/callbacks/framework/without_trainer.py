@@ -73,12 +73,12 @@ class WithoutTrainer(ProfilingCallback):
     def memprofile_ctx(self, name: str) -> Iterator[None]:
         """Read memory at the start and the end of the block, as of a function ``name``."""
         recorder = self._functions
-        call = recorder.begin_part(name, marked=True) if recorder is not None else None
+        call = recorder.begin_training_function(name, marked=True) if recorder is not None else None
         try:
             yield
         finally:
             if recorder is not None:
-                recorder.end_part(name, call)
+                recorder.end_training_function(name, call)
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
@@ -86,8 +86,8 @@ class WithoutTrainer(ProfilingCallback):
         self, model: Module, optimizers: Sequence[Optimizer], reserved: Sequence[str] = ()
     ) -> FunctionMemoryRecorder:
         self._plan.check(model)
-        sources = self._plan.sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
-        return FunctionMemoryRecorder(self._plan.collection, sources, self._stats.take, reserved)
+        sources = self._plan.make_sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
+        return FunctionMemoryRecorder(self._plan.selection, sources, self._stats.take, reserved)
 
     def _begin_window(self, stamp: Stamp) -> None:
         assert self._functions is not None
@@ -107,8 +107,8 @@ class WithoutTrainer(ProfilingCallback):
             before.close()
         if recorder is None:
             if before is not None:
-                before.warn_of_absent(FUNCTIONS)
+                before.warn_of_functions_that_never_ran(FUNCTIONS)
             return
         if before is not None:
-            recorder.calls.update(before.calls)
+            recorder.call_counts.update(before.call_counts)
         marked.connect(recorder)
