@@ -20,7 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import SavedTensorsHook
 from composer_memprof.messages import MemprofWarning
-from composer_memprof.recorders.saved_tensors.recorder import OUTSIDE, SavedTensors, SavedTensorsRecorder
+from composer_memprof.recorders.modules.names import OUTSIDE
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
+from composer_memprof.recorders.saved_tensors.result import SavedTensors
 from tests.conftest import Regression, entries, loader, train
 
 JSON = Path('test-run/memprof/rank0.3.saved_tensors.json')

@@ -16,8 +16,9 @@ from composer_memprof.callbacks.framework.base import Output, ProfilingCallback,
 from composer_memprof.messages import warn
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
-from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
+from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.report.text.module_memory import Layout, write_json, write_log
 from composer_memprof.schedule import ScheduleInput, window
 

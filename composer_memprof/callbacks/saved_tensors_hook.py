@@ -16,7 +16,8 @@ from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
-from composer_memprof.recorders.saved_tensors.recorder import SavedTensors, SavedTensorsRecorder, check_has_parameters
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder, check_has_parameters
+from composer_memprof.recorders.saved_tensors.result import SavedTensors
 from composer_memprof.report.text.saved_tensors import saved_tensors_text
 from composer_memprof.schedule import ScheduleInput, window
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from composer_memprof.analysis.flops.gpt_formula import SOURCE, FormulaFlops, GPTShape, formula_flops
-from composer_memprof.recorders.flops.recorder import BatchFlops
+from composer_memprof.recorders.flops.result import BatchFlops
 
 RATES = ('actual_batches_per_sec', 'max_batches_per_sec', 'mfu', 'hfu', 'mfu_from_formula')
 

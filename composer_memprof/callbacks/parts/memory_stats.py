@@ -16,7 +16,7 @@ from composer_memprof.messages import warn
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.functions.recorder import Call, Reading
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.report.text.function_memory import json_line, plain_name, yaml_entry
 from composer_memprof.report.text.module_memory import Layout, write_json, write_log
 

@@ -13,8 +13,8 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.functions.recorder import Call, Source, Values
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.model_hooks import Hook
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 
 #: Phases of a batch that the module memory recorder is told of, where they are read or not.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_memprof.messages import allowed_are
-from composer_memprof.recorders.modules.memory_log import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
+from composer_memprof.recorders.modules.result import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
 
 #: Of one unit, in bytes.
 UNITS = {'B': 1, 'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30}
