@@ -12,6 +12,8 @@ class PhaseFlops:
 
     Args:
         flops (int): of the model: ``forward_flops`` and ``backward_flops``.
+        forward_flops (int): of the forward pass.
+        backward_flops (int): of the backward pass, without what it recomputes.
         recomputed_flops (int): done again in the backward pass, by checkpoints and by attention that keeps no scores.
         optimizer_flops (int): of the optimizer's own step.
     """
@@ -25,9 +27,11 @@ class PhaseFlops:
 
 @dataclass(frozen=True)
 class ModuleFlops(PhaseFlops):
-    """Of one module with its submodules, by its dotted name; the root's is ``''``.
+    """FLOPs of one module with its submodules.
 
     Args:
+        name (str): dotted; the root's is ``''``.
+        type (str): its class.
         own_flops (int): of ``flops``, without those of its submodules.
         calls (int): of its forward, without those that a checkpoint runs again.
     """
@@ -40,7 +44,7 @@ class ModuleFlops(PhaseFlops):
 
 @dataclass(frozen=True)
 class OperationFlops(PhaseFlops):
-    """Of one of torch's operators, as ``aten.addmm``."""
+    """FLOPs of one of torch's operators, as ``aten.addmm``."""
 
     name: str
     calls: int
@@ -48,7 +52,7 @@ class OperationFlops(PhaseFlops):
 
 @dataclass(frozen=True)
 class UntrackedOperation:
-    """An operator that there is no formula for. What only views its argument is left out."""
+    """An operator without a formula. Operators that only return a view are not listed."""
 
     name: str
     calls: int
@@ -56,14 +60,20 @@ class UntrackedOperation:
 
 @dataclass(frozen=True)
 class BatchFlops:
-    """What one batch took, all microbatches.
+    """FLOPs of one batch, all microbatches.
 
     Args:
-        batch_flops (int): model FLOPs, forward and backward, nothing counted twice that is computed twice.
-        hardware_flops (int): all that were done.
-        modules (list): the largest first; so ``operations``.
+        batch_flops (int): model FLOPs: forward and backward, without what is recomputed.
+        forward_flops (int): of the forward pass.
+        backward_flops (int): of the backward pass, without what it recomputes.
+        recomputed_flops (int): done again in the backward pass.
+        optimizer_flops (int): of the optimizer's own step.
+        hardware_flops (int): the sum of all of these.
         tracked_calls (int): of operators with a formula.
         untracked_calls (int): of the others.
+        modules (list): the largest first.
+        operations (list): the largest first.
+        untracked_operations (list): the most called first.
     """
 
     batch_flops: int
@@ -79,5 +89,5 @@ class BatchFlops:
     untracked_operations: list[UntrackedOperation]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written to JSON."""
+        """As written to JSON."""
         return asdict(self)

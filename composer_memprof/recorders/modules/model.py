@@ -1,4 +1,4 @@
-"""Which models can be recorded, and the module whose submodules are told apart."""
+"""Which models can be recorded, and the module whose submodules are reported."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import torch
 from torch import nn
 
 from composer_memprof.messages import allowed_are
+
+FSDP1_REFUSAL = (
+    'the model is sharded with FSDP1, whose flat parameters can not be told apart by module and category; set the '
+    'environment variable FSDP_VERSION=2, with which Composer uses FSDP2'
+)
 
 
 def check_model(model: nn.Module) -> None:
@@ -23,20 +28,15 @@ def check_model(model: nn.Module) -> None:
         raise ValueError(FSDP1_REFUSAL)
 
 
-FSDP1_REFUSAL = (
-    'the model is sharded with FSDP1, whose flat parameters can not be told apart by module and category; set the '
-    'environment variable FSDP_VERSION=2, with which Composer uses FSDP2'
-)
-
-
 def find_root(model: nn.Module, root_module: Optional[str]) -> str:
-    """The dotted name in ``model`` of the module whose submodules are told apart.
+    """The dotted name in ``model`` of the module whose submodules are reported.
 
     Args:
-        root_module (str, optional): the name as the user gave it, in ``model`` or in what DDP wraps.
+        root_module (str, optional): the name that the user gave, in ``model`` or in the module that DDP wraps. None:
+            the topmost module that FSDP2 shards, else the one that DDP wraps, else ``model``.
 
     Raises:
-        ValueError: if there is none of that name, with those that are.
+        ValueError: if no module has that name; the message lists those there are.
     """
     inner = 'module' if isinstance(model, nn.parallel.DistributedDataParallel) else ''
     names = {name for name, _ in model.named_modules()}
@@ -52,9 +52,7 @@ def find_root(model: nn.Module, root_module: Optional[str]) -> str:
             f'root_module={root_module!r} is not in the model, a {type(model).__name__}; {allowed_are(shown, root_module)}'
         )
     sharded = [name for name, module in model.named_modules() if is_fsdp2(module)]
-    if not sharded:
-        return inner
-    return _common_ancestor(sharded)
+    return _common_ancestor(sharded) if sharded else inner
 
 
 def _common_ancestor(names: Iterable[str]) -> str:
@@ -67,6 +65,7 @@ def _common_ancestor(names: Iterable[str]) -> str:
 
 
 def is_fsdp2(module: nn.Module) -> bool:
+    """True for a module that ``fully_shard`` was applied to."""
     if not torch.distributed.is_available():
         return False
     from torch.distributed.fsdp import FSDPModule

@@ -9,17 +9,20 @@ TOTAL = 'Total'
 
 #: Bytes by category, and their sum as ``Total``.
 Memory = Mapping[str, int]
-#: Of each device, as torch prints it.
+#: By device, as torch prints it.
 DeviceMemory = Mapping[str, Memory]
 
 
 @dataclass(frozen=True)
 class ModuleState:
-    """The memory of the whole process as a module was entered, left, or at its most in between.
+    """The memory of the whole process at one point of a module's forward or backward.
 
-    ``call`` counts the module's calls from 1; ``state`` is as torch's trackers call it: ``Pre-Forward``,
-    ``Peak-Forward``, ``Post-Forward``, ``Pre-Backward``, ``Peak-Backward``, ``Post-Backward``, and ``Pre-Forward-AC``,
-    ``Post-Forward-AC`` where activation checkpointing runs a forward again.
+    Args:
+        state (str): the point, as torch's trackers call it: ``Pre-Forward``, ``Peak-Forward``, ``Post-Forward``,
+            ``Pre-Backward``, ``Peak-Backward``, ``Post-Backward``; ``Pre-Forward-AC`` and ``Post-Forward-AC`` where
+            activation checkpointing runs a forward again.
+        call (int): which time the module reaches this point, from 1.
+        memory (DeviceMemory): in bytes.
     """
 
     state: str
@@ -29,17 +32,17 @@ class ModuleState:
 
 @dataclass(frozen=True)
 class ModuleUse:
-    """What one module holds, its submodules included.
+    """The memory of one module and its submodules.
 
     Args:
         name (str): dotted, in the model; '' is the model itself.
         type (str): the class.
         depth (int): the root module is at 1.
-        calls (int): of its forward, those of checkpointing not counted.
+        calls (int): of its forward, without those of checkpointing.
         parameter_bytes (int): of its parameters on this rank, each once.
         buffer_bytes (int): the same for its buffers.
-        activation_bytes (int): made in it and live when activations took most.
-        own_activation_bytes (int): of these, made in itself and not in a submodule.
+        activation_bytes (int): made in it and live when activations took the most memory.
+        own_activation_bytes (int): of these, made in the module itself and not in a submodule.
         states (tuple): in order.
     """
 
@@ -56,16 +59,17 @@ class ModuleUse:
 
 @dataclass(frozen=True)
 class ModuleMemory:
-    """What a recording has found, in bytes.
+    """Memory by device, category and module, in bytes.
 
     Args:
         categories (tuple[str]): in the order of reports.
-        peak (DeviceMemory): at the moment when the total was highest, on each device.
-        phases (Mapping[str, DeviceMemory]): the same within ``forward``, ``backward``, ``optimizer``, and
+        peak (DeviceMemory): when the total was highest, on each device.
+        phases (Mapping[str, DeviceMemory]): the peak within ``forward``, ``backward``, ``optimizer``, and
             ``between batches``.
         end (DeviceMemory): when the recording ended.
         root (str): dotted name of the root module in the model.
-        modules (tuple[ModuleUse]): the root module and all in it that were called or hold something, outer ones first.
+        modules (tuple[ModuleUse]): the root module, and all in it that were called or have parameters or buffers; a
+            module comes before its submodules.
     """
 
     categories: tuple[str, ...]

@@ -8,16 +8,16 @@ from typing import Any, Optional
 
 @dataclass(frozen=True)
 class ModuleBytes:
-    """Of one module, by its dotted name; the root's is ``''``.
+    """What one module saved.
 
     Args:
-        name (str): dotted.
+        name (str): dotted; the root's is ``''``.
         type (str): its class.
-        bytes (int): of storages that it saved first, and none of its submodules.
-        inclusive_bytes (int): its submodules' too.
+        bytes (int): of storages that the module itself saved first, not a submodule.
+        inclusive_bytes (int): of those that it or a submodule saved first.
         parameter_bytes (int): of parameters that it saved first.
-        storages (int): how many make up ``bytes``.
-        packs (int): saves of these, also by others.
+        storages (int): number of storages in ``bytes``.
+        packs (int): how often these were saved, by any module.
         calls (int): of its forward.
     """
 
@@ -33,7 +33,7 @@ class ModuleBytes:
 
 @dataclass(frozen=True)
 class OperationBytes:
-    """Of the backward nodes of one name, as ``AddmmBackward0``."""
+    """What the backward nodes of one name saved, as ``AddmmBackward0``."""
 
     name: str
     bytes: int
@@ -43,7 +43,7 @@ class OperationBytes:
 
 @dataclass(frozen=True)
 class ShapeBytes:
-    """Of the tensors of one dtype and shape, as they were saved first; ``bytes`` are of their whole storages."""
+    """Storages by dtype and shape of the tensor that was saved first; ``bytes`` are of whole storages."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -54,14 +54,14 @@ class ShapeBytes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What checkpointing one module would do.
+    """The effect of checkpointing one module.
 
     Args:
         name (str): of the module.
         type (str): its class.
-        frees_bytes (int): what only it and its submodules saved, without its inputs; less those of its inputs that
-            nobody keeps now.
-        recompute_ms (float): of its forward pass as measured, hooks included, all calls: about what one more costs.
+        frees_bytes (int): of storages that only the module and its submodules saved, without its inputs; less the bytes
+            of inputs that nothing keeps without a checkpoint.
+        recompute_ms (float): about the time that running its forward again takes: that of all calls in this batch.
     """
 
     name: str
@@ -83,24 +83,26 @@ class BatchBytes:
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """What autograd kept in the batch of a window in which it kept most.
+    """What autograd kept in the largest batch of a window: the one with most ``total_bytes``.
 
     Args:
-        total_bytes (int): of storages that are neither the model's nor inputs, each once; each list sums to it.
-        peak_bytes (int): of them, held at one time; recomputed ones included.
+        total_bytes (int): of storages that are no parameters, buffers or inputs, each once; each list sums to it.
+        peak_bytes (int): the most of them held at one time, recomputed ones included.
         parameter_bytes (int): of parameters that were saved.
         buffer_bytes (int): of buffers that were saved.
         input_bytes (int): of the batch's tensors that were saved.
-        packed_bytes (int): of all saves that are no ``Parameter``, as finetuning-scheduler counts them.
+        packed_bytes (int): of every save of a tensor that is no ``Parameter``, as finetuning-scheduler counts.
         recomputed_bytes (int): saved in the backward pass, by checkpoints that run the forward pass again.
-        left_bytes (int): still held when the batch was over.
-        largest_batch (int): the batch that is told of.
+        left_bytes (int): still held when the batch ended.
+        largest_batch (int): its number.
         forwards (int): calls of the model in it.
-        modules (list): by bytes, the largest first; so ``operations`` and ``shapes``.
-        checkpoints (list): modules by the bytes that checkpointing each would free.
+        modules (list): the largest first.
+        operations (list): the largest first.
+        shapes (list): the largest first.
+        checkpoints (list): modules, the one whose checkpoint frees most first.
         live (list): (milliseconds, live bytes) over the batch.
-        batches (list): all of the window's.
-        unseen (dict): what could not be seen, with the modules that it is about.
+        batches (list): every batch of the window.
+        unseen (dict): what could not be seen, with the names of the modules concerned.
     """
 
     total_bytes: int
@@ -122,5 +124,5 @@ class SavedTensors:
     unseen: dict[str, list[str]]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written to JSON."""
+        """As written to JSON."""
         return asdict(self)
