@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
-from composer_memprof.recorders.torch_private import private, private_attribute
+from composer_memprof.recorders.torch_private import private_attribute
 
 #: ``(tensor)``: how many in-place operations have changed it.
 version_of = private_attribute('torch.Tensor._version', seen='2.7 to 2.11', module=__name__)
 #: ``(tensor)``: the tensor that it is a view of, or None.
 base_of = private_attribute('torch.Tensor._base', seen='2.7 to 2.11', module=__name__)
-#: ``(tensor)``: True for a view.
-is_view = private('torch.Tensor._is_view', seen='2.7 to 2.11', module=__name__)
 #: ``(storage)``: the address of torch's own object, the same for all Python objects of one storage.
 cdata_of = private_attribute('torch.UntypedStorage._cdata', seen='2.7 to 2.11', module=__name__)
 
