@@ -25,7 +25,8 @@ from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.flops.matmul_peak import matmul_peak
-from composer_memprof.recorders.flops.recorder import BatchFlops, FlopsRecorder
+from composer_memprof.recorders.flops.recorder import FlopsRecorder
+from composer_memprof.recorders.flops.result import BatchFlops
 from tests.conftest import FEATURES, Regression, entries, loader, make_trainer, train
 
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 32, 4, 2, 24, 8

@@ -17,8 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import FSDPMemTracker
 from composer_memprof.messages import MemprofWarning
-from composer_memprof.recorders.modules.memory_log import CATEGORIES, DeviceMemory, ModuleMemory
+from composer_memprof.recorders.modules.categories import CATEGORIES
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from tests.conftest import FEATURES, Regression, entries, make_trainer, train
 

@@ -20,7 +20,7 @@ from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
 from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
-from composer_memprof.recorders.saved_tensors.recorder import _hooks_are_active
+from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from composer_memprof.report.text.function_memory import json_line, yaml_entry
 from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
 
@@ -176,7 +176,7 @@ def test_another_fit_after_one_that_broke_off_leaves_nothing_behind_and_counts_o
     for module in model.modules():
         assert not module._forward_hooks and not module._forward_pre_hooks
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
-    assert not _hooks_are_active()
+    assert not hooks_are_active()
     last = max(int(key.split('.')[2]) for path in FOLDER.glob('rank_0_memory*.yaml') for key in stats(path.name))
     assert last == trainer.state.timestamp.batch.value + 1, 'the failed batch counts as a call'
 
@@ -187,7 +187,7 @@ def test_what_can_not_be_written_ends_all_of_it() -> None:
     hooked: list[bool] = []
 
     def look(*_: Any) -> None:
-        hooked.append(_hooks_are_active())
+        hooked.append(hooks_are_active())
         if len(hooked) == 3:
             profiler._stats.take = None  # type: ignore[assignment]
             profiler._functions._take = None  # type: ignore[union-attr, assignment]

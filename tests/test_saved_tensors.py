@@ -20,7 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import SavedTensorsHook
 from composer_memprof.messages import MemprofWarning
-from composer_memprof.recorders.saved_tensors.recorder import OUTSIDE, SavedTensors, SavedTensorsRecorder
+from composer_memprof.recorders.modules.names import OUTSIDE
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
+from composer_memprof.recorders.saved_tensors.result import SavedTensors
 from tests.conftest import Regression, entries, loader, train
 
 JSON = Path('test-run/memprof/rank0.3.saved_tensors.json')
@@ -276,7 +278,7 @@ def test_an_error_in_a_hook_does_not_reach_the_forward_pass(monkeypatch: pytest.
     def fail(*args: Any) -> Any:
         raise RuntimeError('a bug of ours')
 
-    for method in ('_open_account', 'note_arguments'):
+    for method in ('_add_storage', 'note_arguments'):
         monkeypatch.setattr(Ledger, method, fail)
         with pytest.warns(MemprofWarning, match='is disabled.*a bug of ours'):
             trainer = train(SavedTensorsHook(schedule=SOON), batches=4)
@@ -423,7 +425,7 @@ NOT_A_FUNCTION = 3
         (['pack', 'identity_lambda'], 'dotted path'),
         (['identity_lambda'], 'a list of two'),
         ('identity_lambda', 'a list of two'),
-        ([3, 4], '3 is not allowed'),
+        ([3, 4], "must be a function, its dotted path, or 'identity_lambda', not 3"),
     ],
 )
 def test_functions_that_can_not_be_had_are_refused_at_construction(functions: Any, words: str) -> None:

@@ -17,8 +17,9 @@ from composer_memprof.callbacks.framework.options import SharedParameters, takes
 from composer_memprof.messages import must_be, warn
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
-from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
+from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.report.text.files import write_json, write_text
 from composer_memprof.report.text.module_memory import Layout, module_memory_dict, module_memory_text
 from composer_memprof.schedule import window

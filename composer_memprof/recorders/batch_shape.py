@@ -1,4 +1,4 @@
-"""The shape of a batch, and how many tokens it has."""
+"""The shape of a batch, and its number of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer_memprof.recorders.tensors import tensors_in
 
 
 def shapes_of(batch: Any) -> Hashable:
-    """Equal for batches whose tensors have the same names, shapes and dtypes, in any nesting."""
+    """A key of the batch's shapes: equal where all tensors have the same names, shapes and dtypes, in any nesting."""
     if isinstance(batch, torch.Tensor):
         return (*batch.shape, str(batch.dtype).removeprefix('torch.'))
     if isinstance(batch, Mapping):
@@ -22,7 +22,7 @@ def shapes_of(batch: Any) -> Hashable:
 
 
 def token_shape(batch: Any) -> Optional[tuple[int, int]]:
-    """(sequences, length) of a batch of tokens: of its ``input_ids``, else of its first two-dimensional integers."""
+    """(sequences, length) of a batch of tokens: of ``input_ids``, else of the first two-dimensional integer tensor."""
     named = batch.get('input_ids') if isinstance(batch, Mapping) else None
     for tensor in tensors_in(batch if named is None else named):
         if tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:

@@ -1,27 +1,28 @@
-"""Whether a model is compiled: hooks on it would then have it compiled anew, and what it allocates is not seen."""
+"""Whether a model is compiled: torch.compile then allocates unseen, and would compile again if hooks were set on it."""
 
 from __future__ import annotations
 
 import torch
-from torch._dynamo import OptimizedModule
+
+from composer_memprof.recorders.torch_private import compilation
+
+#: The modules of ``torch_private`` that this needs.
+NEEDS = (compilation,)
 
 
 def is_compiled(model: torch.nn.Module) -> bool:
-    """Whether ``torch.compile`` has been used on any of it, in whichever of its ways; Composer's is on ``forward``.
+    """True if ``torch.compile`` was used on any part of the model: as a wrapper, in place, or on its ``forward``.
 
-    Private in torch; read on 2.7.
+    Composer compiles ``forward``.
     """
     return any(
-        isinstance(module, OptimizedModule)
-        or getattr(module, '_compiled_call_impl', None) is not None
-        or (
-            hasattr(module.forward, '_torchdynamo_orig_callable')
-            and not getattr(module.forward, '_torchdynamo_disable', False)
-        )
+        compilation.is_compiled_wrapper(module)
+        or compilation.has_compiled_call(module)
+        or (compilation.is_compiled_function(module.forward) and not compilation.is_disabled_function(module.forward))
         for module in model.modules()
     )
 
 
 def may_compile() -> bool:
-    """Whether this process has used ``torch.compile`` on anything, a function, say. Private in torch; read on 2.7."""
-    return any(backend is not None for backend in torch._dynamo.eval_frame.cached_backends.values())
+    """True if this process has used ``torch.compile`` on anything."""
+    return bool(compilation.backends_in_use())

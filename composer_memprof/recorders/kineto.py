@@ -1,4 +1,4 @@
-"""One session of torch's profiler (Kineto), and what can be had from it. Kineto has one session a process.
+"""Record a session of torch's profiler (Kineto), and read its result. A process can have one session at a time.
 
 with KinetoRecorder(profile_memory=True) as recorder:
     train_one_batch()
@@ -18,23 +18,32 @@ from typing import Any, Optional
 import torch
 from torch.profiler import ProfilerActivity
 
-from composer_memprof.messages import allowed_are
+from composer_memprof.messages import allowed_are, check_switches
+from composer_memprof.recorders.torch_private import event_tree, memory_profiler, profiler, profiler_config
 
-#: Arguments of torch.profiler.profile that say when and whereto, which is not a recorder's to know.
-_NOT_OURS = ('self', 'schedule', 'on_trace_ready')
+#: The modules of ``torch_private`` that a recording needs.
+NEEDS = (profiler,)
+#: Further ones, that the event tree, ``memory_timeline`` and ``experimental_config`` need.
+EVENT_TREE_NEEDS = (event_tree,)
+MEMORY_TIMELINE_NEEDS = (memory_profiler,)
+EXPERIMENTAL_CONFIG_NEEDS = (profiler_config,)
+
+#: Arguments of torch.profiler.profile that say when to record and what to do with the trace: a callback's part.
+_NOT_PASSED_ON = ('self', 'schedule', 'on_trace_ready')
+_SWITCHES = ('record_shapes', 'profile_memory', 'with_stack', 'with_flops', 'with_modules', 'acc_events')
 _ACTIVITIES = {activity.name.lower(): activity for activity in ProfilerActivity.__members__.values()}
 
 
 def profile_arguments() -> tuple[str, ...]:
-    """The arguments of :class:`torch.profiler.profile` that are passed through to it."""
+    """The arguments of :class:`torch.profiler.profile` that are passed on to it."""
     names = inspect.signature(torch.profiler.profile.__init__).parameters
-    return tuple(name for name in names if name not in _NOT_OURS)
+    return tuple(name for name in names if name not in _NOT_PASSED_ON)
 
 
 def check_profile_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments for :class:`torch.profiler.profile`, from Python or from YAML.
+    """Check arguments for :class:`torch.profiler.profile`, from Python or from YAML.
 
-    ``activities`` may be words (``['cpu', 'cuda']``), ``experimental_config`` a mapping.
+    ``activities`` may be names (``['cpu', 'cuda']``), ``experimental_config`` a mapping.
 
     Raises:
         ValueError: naming an unknown argument or activity, and what is allowed.
@@ -50,9 +59,7 @@ def check_profile_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(checked['activities'], (str, ProfilerActivity)):
             checked['activities'] = [checked['activities']]
         checked['activities'] = [_activity(value) for value in checked['activities']]
-    for name in ('record_shapes', 'profile_memory', 'with_stack', 'with_flops', 'with_modules', 'acc_events'):
-        if not isinstance(checked.get(name, False), bool):
-            raise ValueError(f'{name}={checked[name]!r} is not allowed; it is true or false')
+    check_switches(**{name: checked[name] for name in _SWITCHES if name in checked})
     if isinstance(checked.get('experimental_config'), Mapping):
         checked['experimental_config'] = _experimental_config(checked['experimental_config'])
     return checked
@@ -67,76 +74,74 @@ def _activity(value: Any) -> ProfilerActivity:
 
 
 def _experimental_config(options: Mapping[str, Any]) -> Any:
-    """A private class of torch (2.6 to 2.11); what it takes is known to itself alone."""
     try:
-        return torch._C._profiler._ExperimentalConfig(**options)
+        return profiler_config.ExperimentalConfig(**options)
     except TypeError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f'experimental_config={dict(options)!r} is not allowed: {message}') from error
 
 
 def is_profiling() -> bool:
-    """Whether a session of torch's profiler, of whomever, is running in this process."""
-    return bool(torch.autograd._profiler_enabled())
+    """True if a session of torch's profiler, anyone's, runs in this process."""
+    return bool(profiler.is_profiling())
 
 
 @dataclass(frozen=True)
 class KinetoResult:
-    """A finished session. The functions of this module and of ``cpu_allocations`` read it."""
+    """A finished session, for the functions of this module and of ``cpu_allocations`` to read."""
 
     profile: torch.profiler.profile
     arguments: Mapping[str, Any]
 
     def events(self) -> list[Any]:
-        """The roots of the event tree. Private in torch; checked on 2.6 to 2.7."""
-        inner = self.profile.profiler
-        assert inner is not None
-        results = inner.kineto_results
-        if results is None or not hasattr(results, 'experimental_event_tree'):
-            raise RuntimeError(f'torch {torch.__version__} has no experimental_event_tree, which memory events need')
-        return results.experimental_event_tree()
+        """The roots of the event tree.
+
+        Raises:
+            RuntimeError: if torch has no event tree.
+        """
+        return event_tree.event_roots(self.profile)
 
 
 class KinetoRecorder:
-    """Records with :class:`torch.profiler.profile`; as a context manager, or step by step.
+    """Records with :class:`torch.profiler.profile`, as a context manager or by ``start`` and ``stop``.
 
-    Those who record exactly the same windows share one recorder: the first to ``start`` begins a session, the first to
-    ``stop`` ends it, and each is given the result once.
+    Readers that record exactly the same windows share one recorder: the first ``start`` begins a session, the first
+    ``stop`` ends it, and each reader gets the result once.
 
     Args:
-        arguments: of :class:`torch.profiler.profile`.
+        arguments: for :class:`torch.profiler.profile`.
     """
 
     def __init__(self, **arguments: Any) -> None:
         if arguments.get('activities') is None:
             arguments['activities'] = _available_activities()
         self.arguments = arguments
-        #: Of the last ``with`` block.
+        #: The result of the last ``with`` block.
         self.result: Optional[KinetoResult] = None
         self._profile: Optional[torch.profiler.profile] = None
         self._started = False
-        self._readers: set[int] = set()  # of the running session
-        self._unread: dict[int, KinetoResult] = {}  # results that a reader has not asked for yet
+        self._readers: set[int] = set()  # of the current session
+        self._unread: dict[int, KinetoResult] = {}  # results that their reader has not fetched yet
 
     def widen(self, **arguments: Any) -> None:
-        """Record for a second reader too: its switches are added, and its activities."""
+        """Add the switches and activities that a further reader needs."""
         for name, value in arguments.items():
-            mine = self.arguments.get(name)
+            present = self.arguments.get(name)
             if name == 'activities':
-                self.arguments[name] = list({*(mine or ()), *(value or ())})
+                self.arguments[name] = list({*(present or ()), *(value or ())})
             elif isinstance(value, bool):
-                self.arguments[name] = bool(mine) or value
-            elif mine is None:
+                self.arguments[name] = bool(present) or value
+            elif present is None:
                 self.arguments[name] = value
 
     def prepare(self) -> None:
-        """Warm up: the profiler's own set-up then falls into no recorded batch."""
+        """Warm up, so that the profiler's own set-up is not part of a recorded batch."""
         if self._profile is None:
             self._profile = torch.profiler.profile(**self.arguments)
             self._profile.prepare_trace()
 
     def start(self, reader: object = None, metadata: Optional[Mapping[str, str]] = None) -> None:
-        """Begin to record for ``reader``. ``metadata``: names and JSON values for the trace."""
+        """Begin to record for ``reader``. ``metadata`` are names and JSON values that the trace gets."""
         if not self._started:
             self.prepare()
             assert self._profile is not None
@@ -148,30 +153,30 @@ class KinetoRecorder:
             self._profile.add_metadata_json(name, value)
 
     def stop(self, reader: object = None) -> KinetoResult:
-        """End the session of ``reader``; its result is kept here no longer than until all readers have it.
+        """End the session, and return its result to ``reader``. Must run on the thread that started it.
 
-        Has to run on the thread that started it.
+        The recorder keeps the result until every reader has it.
         """
         if id(reader) not in self._unread:
             assert self._profile is not None and self._started, 'stopped without a start'
             self._profile.stop_trace()
-            _break_cycle(self._profile)
+            profiler.break_reference_cycle(self._profile)
             result = KinetoResult(self._profile, self.arguments)
             self._unread = dict.fromkeys(self._readers, result)
-            self._let_go()
+            self._forget_session()
         return self._unread.pop(id(reader))
 
     def cancel(self) -> None:
-        """End a warm-up, or a recording, without a result."""
+        """Cancel a warm-up or a recording: end it without a result."""
         self._unread.clear()
         if self._profile is not None:
-            if not self._started:  # torch can take back a prepared session only by running it
+            if not self._started:  # torch can end a prepared session only after it has started
                 self._profile.start_trace()
             self._profile.stop_trace()
-            _break_cycle(self._profile)
-            self._let_go()
+            profiler.break_reference_cycle(self._profile)
+            self._forget_session()
 
-    def _let_go(self) -> None:
+    def _forget_session(self) -> None:
         observer = self._profile.execution_trace_observer if self._profile is not None else None
         if observer is not None:
             observer.cleanup()
@@ -186,16 +191,8 @@ class KinetoRecorder:
         self.result = self.stop()
 
 
-def _break_cycle(profile: torch.profiler.profile) -> None:
-    """Let the events, hundreds of MB, go with the last who reads them, and not with some later garbage collection.
-
-    The schedule's actions, of no use any more, are methods that hold their object (private in torch; 2.6 to 2.7).
-    """
-    getattr(profile, 'action_map', {}).clear()
-
-
 def _available_activities() -> list[ProfilerActivity]:
-    """What torch can record on this machine; a CUDA build without a device would warn of it at every window."""
+    """What torch can record on this machine. Without a device, a CUDA build would warn at every window."""
     activities = torch.profiler.supported_activities()
     if not torch.cuda.is_available():
         activities = activities - {ProfilerActivity.CUDA}
@@ -203,15 +200,19 @@ def _available_activities() -> list[ProfilerActivity]:
 
 
 def export_trace(result: KinetoResult, path: Path) -> None:
-    """Write a Chrome trace, which TensorBoard, Perfetto and chrome://tracing read."""
+    """Write a Chrome trace, which TensorBoard, Perfetto and chrome://tracing read.
+
+    Raises:
+        OSError: if torch could not write it.
+    """
     result.profile.export_chrome_trace(str(path))
-    if not path.exists():  # torch logs what kept it from writing, and goes on
+    if not path.exists():  # torch only logs an error in writing
         raise OSError('torch could not write the trace; the disk may be full')
-    _forget_path(path)
+    _remove_path(path)
 
 
-def _forget_path(path: Path) -> None:
-    """torch writes the path that it was given near the trace's end; this one is temporary, and nobody else's to know."""
+def _remove_path(path: Path) -> None:
+    """Empty the trace's name, which torch writes near the file's end: it is a temporary path of this machine."""
     with open(path, 'r+b') as file:
         start = max(os.path.getsize(path) - 4096, 0)
         file.seek(start)
@@ -230,7 +231,7 @@ SORT_KEYS = (
 
 
 def summarize(result: KinetoResult, sort_by: str, row_limit: int) -> str:
-    """torch's table of ``key_averages``: ``row_limit`` operators, the largest by ``sort_by`` first."""
+    """torch's table of ``key_averages`` as text: ``row_limit`` operators, sorted by ``sort_by``, the largest first."""
     return result.profile.key_averages().table(sort_by=sort_by, row_limit=row_limit)
 
 
@@ -241,7 +242,7 @@ class MemoryTimeline:
     Args:
         device (str): as torch prints it.
         times_us (Sequence[float]): microseconds from the first event.
-        sizes (Mapping[str, Sequence[int]]): bytes of each category at each time.
+        sizes (Mapping[str, Sequence[int]]): bytes of each category at each time, by the vocabulary's keys.
     """
 
     device: str
@@ -254,20 +255,7 @@ class MemoryTimeline:
 
 
 def memory_timeline(result: KinetoResult, device: str) -> MemoryTimeline:
-    """Memory by torch's own categories, from its private ``_memory_profiler`` (checked on 2.6 to 2.7).
-
-    Needs ``record_shapes``, ``profile_memory`` and ``with_stack``.
-    """
-    from torch.profiler._memory_profiler import _CATEGORY_TO_INDEX, MemoryProfileTimeline
-
-    times, rows = MemoryProfileTimeline(result.profile._memory_profile())._coalesce_timeline(device)
-    names = {
-        index + 1: 'unknown' if category is None else category.name.lower()
-        for category, index in _CATEGORY_TO_INDEX.items()
-    }
+    """Memory by the categories that torch itself finds. Needs ``record_shapes``, ``profile_memory`` and ``with_stack``."""
+    times, sizes = memory_profiler.memory_by_category(result.profile, device)
     start = times[0] if times else 0
-    return MemoryTimeline(
-        device,
-        [time - start for time in times],
-        {name: [row[index] for row in rows] for index, name in sorted(names.items())},
-    )
+    return MemoryTimeline(device, [time - start for time in times], sizes)

@@ -1,4 +1,4 @@
-"""Hooks that stay behind when the model they are on is copied or saved while they are in place."""
+"""Hooks that are not copied or saved with the model that they are on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Hook(functools.partial):
-    """A hook of ours, called as ``hook(module, ...)``. A copy of the model has in its place one that does nothing."""
+    """A hook on a model. A copy or a pickle of the model has :func:`no_hook` in its place."""
 
     def __deepcopy__(self, memo: Any) -> Any:
         del memo  # unused
@@ -18,7 +18,7 @@ class Hook(functools.partial):
 
 
 def no_hook(*args: Any, **kwargs: Any) -> None:
-    """What is in place of a hook in a model that was copied."""
+    """Does nothing."""
 
 
 def _no_hook() -> Any:

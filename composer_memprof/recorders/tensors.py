@@ -1,4 +1,4 @@
-"""The tensors in what a training hands around, and the plain tensors that others consist of.
+"""Find the tensors in nested values, and the plain tensors that other tensors consist of.
 
 >>> import torch
 >>> from composer_memprof.recorders.tensors import named_tensors_in
@@ -13,15 +13,17 @@ from typing import Any
 
 from torch import Tensor, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr, strided
 
+from composer_memprof.recorders.torch_private.tensors import COO_PARTS, FLATTEN, inner_tensors
+
 _BY_ROW, _BY_COLUMN = ('crow_indices', 'col_indices', 'values'), ('ccol_indices', 'row_indices', 'values')
 _SPARSE_PARTS = {
-    sparse_coo: ('_indices', '_values'),
+    sparse_coo: COO_PARTS,
     sparse_csr: _BY_ROW,
     sparse_bsr: _BY_ROW,
     sparse_csc: _BY_COLUMN,
     sparse_bsc: _BY_COLUMN,
 }
-#: Deeper than this nothing is looked for: a structure may contain itself.
+#: Levels of nesting that are searched. There is a limit because a structure may contain itself.
 _DEPTH = 8
 
 
@@ -35,7 +37,7 @@ def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[Tensor]:
 
 
 def named_tensors_in(value: Any, name: str, depth: int = _DEPTH) -> Iterator[tuple[str, Tensor]]:
-    """As :func:`tensors_in`, each with the way to it: ``batch.labels``, ``batch.0``."""
+    """As :func:`tensors_in`, each with its path: ``batch.labels``, ``batch.0``."""
     if isinstance(value, Tensor):
         yield name, value
     elif depth:
@@ -44,12 +46,13 @@ def named_tensors_in(value: Any, name: str, depth: int = _DEPTH) -> Iterator[tup
 
 
 def parts_of(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors with storages of their own that make up ``tensor``: a wrapper's (a DTensor, say), a sparse one's, or
-    itself. None of one that is opaque, as MKL-DNN's are.
+    """The tensors with storages of their own that ``tensor`` consists of.
+
+    Those inside a wrapper (a DTensor) or a sparse tensor, or the tensor itself. An opaque one, as MKL-DNN's, has none.
     """
-    if hasattr(type(tensor), '__tensor_flatten__'):
-        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
-            yield from parts_of(getattr(tensor, name))
+    if hasattr(type(tensor), FLATTEN):
+        for inner in inner_tensors(tensor):
+            yield from parts_of(inner)
     elif tensor.layout is strided:
         yield tensor
     else:
@@ -58,7 +61,7 @@ def parts_of(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def items_in(value: Any) -> Iterable[tuple[Any, Any]]:
-    """What a sequence, a set or a mapping holds, with indices or keys; nothing for anything else."""
+    """The items of a sequence, a set or a mapping, with their indices or keys; nothing for any other value."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return enumerate(value)
     return value.items() if isinstance(value, Mapping) else ()

@@ -8,7 +8,7 @@ from typing import Optional
 
 from composer_memprof.analysis.flops.gpt_formula import FormulaFlops, GPTShape, formula_flops
 from composer_memprof.analysis.flops.summary import DevicePeak, FlopsSummary, FormulaSummary, Rates, ShapeCount
-from composer_memprof.recorders.flops.recorder import BatchFlops
+from composer_memprof.recorders.flops.result import BatchFlops
 
 
 @dataclass

@@ -17,7 +17,7 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.functions.recorder import Reading
 from composer_memprof.recorders.functions.source import FunctionCall
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.report.text.files import write_json, write_text
 from composer_memprof.report.text.function_memory import file_name_part, json_line, yaml_entry
 from composer_memprof.report.text.head import CallHead

@@ -1,1 +1,1 @@
-"""Floating-point operations: the recorder, the formulas of operators, and the peak of a CPU."""
+"""Floating-point operations of a batch: the recorder, the formulas, and a CPU's measured peak."""

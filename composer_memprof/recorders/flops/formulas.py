@@ -1,7 +1,7 @@
-"""The floating-point operations of one call of a torch operator: torch's own formulas, and ours where it has none.
+"""The floating-point operations of one call of a torch operator: by torch's formula, or by ours where torch has none.
 
-A multiplication with its addition counts as two. Only products of matrices, convolutions and attention count, as is
-the custom; causal attention counts in full.
+A multiplication with its addition counts as two. As usual, only matrix products, convolutions and attention count, and
+causal attention counts in full.
 """
 
 from __future__ import annotations
@@ -12,42 +12,49 @@ from math import prod
 from typing import Any, Optional
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_any, tree_map
-from torch.utils.flop_counter import conv_flop_count, flop_registry
+
+from composer_memprof.recorders.torch_private.dispatch_modes import TorchDispatchMode
+from composer_memprof.recorders.torch_private.flop_formulas import (
+    conv_flop_count,
+    flop_registry,
+    has_kernel_for,
+    tree_any,
+    tree_map,
+)
+from composer_memprof.recorders.torch_private.operators import OVERLOAD_PACKET, OpOverload
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Count:
-    """Of one call: what the model needs, and what is computed a second time to save memory."""
+    """FLOPs of one call: those of the model, and those computed a second time to save memory."""
 
     flops: int
     recomputed: int = 0
 
 
 def count(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Optional[Count]:
-    """None where there is no formula, or where it does not fit the call."""
+    """The FLOPs of a call; None where there is no formula, or where it does not fit the call."""
     try:
-        packet = getattr(operation, '_overloadpacket', None)
+        packet = getattr(operation, OVERLOAD_PACKET, None)
         if packet in _OURS:
             return _OURS[packet](*arguments)
         if packet in flop_registry:
             flops = flop_registry[packet](*arguments, **keywords, out_val=result)
             return _share_recomputed(flops, *arguments) if packet in _RAGGED_BACKWARD else Count(flops)
         return _count_parts(operation, arguments, keywords)
-    except Exception:  # torch's formulas assert, for one; a call that is not counted is named as such
+    except Exception:  # torch's formulas use assertions, for example. The call is listed as untracked.
         return None
 
 
 def name_of(operation: Any) -> str:
     """``'aten.mm'``."""
-    return str(getattr(operation, '_overloadpacket', operation))
+    return str(getattr(operation, OVERLOAD_PACKET, operation))
 
 
 def computes(operation: Any) -> bool:
-    """Whether it does more than to look at its argument in another way, or to mark a place in a trace."""
+    """False for an operator that returns a view of its argument, or marks a place in a trace."""
     return not getattr(operation, 'is_view', False) and getattr(operation, 'namespace', '') != 'profiler'
 
 
@@ -60,7 +67,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Count:
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Count:
-    """Scores, and values weighted by them. Keys and values may have fewer heads than queries (grouped queries)."""
+    """Two products: the scores, and the values weighted by them. Keys and values may have fewer heads than queries."""
     del rest  # unused
     return Count(2 * _scores(query, key) * (query.shape[-1] + value.shape[-1]))
 
@@ -68,7 +75,7 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *res
 def _attention_backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any
 ) -> Count:
-    """Two products for each of the forward's; the scores, which were not kept, are computed again."""
+    """Two products for each one of the forward. The scores were not kept, and are computed again."""
     return Count(2 * _attention(query, key, value).flops, recomputed=2 * _scores(query, key) * query.shape[-1])
 
 
@@ -77,15 +84,17 @@ def _scores(query: torch.Tensor, key: torch.Tensor) -> int:
 
 
 def _share_recomputed(flops: int, gradient: Any, query: torch.Tensor, key: Any, value: torch.Tensor, *_: Any) -> Count:
-    """Of torch's count for an attention's backward: three products of the query's width, two of the value's; one of
-    the former for the scores."""
-    of_query, of_value = query.shape[-1], value.shape[-1]
-    recomputed = flops * of_query // (3 * of_query + 2 * of_value)
+    """Split torch's count for an attention's backward, where one product recomputes the scores.
+
+    torch counts three products of the query's width, the scores' among them, and two of the value's width.
+    """
+    query_width, value_width = query.shape[-1], value.shape[-1]
+    recomputed = flops * query_width // (3 * query_width + 2 * value_width)
     return Count(flops - recomputed, recomputed)
 
 
 def _convolution_backward(*arguments: Any) -> Count:
-    """As the forward, once for the input's gradient and once for the weight's; in groups too, which torch miscounts."""
+    """The forward's FLOPs for the input's gradient, and again for the weight's. torch miscounts grouped convolutions."""
     gradient, inputs, weight = arguments[:3]
     transposed, mask = arguments[7], arguments[10]
     forward = conv_flop_count(inputs.shape, weight.shape, gradient.shape, transposed=transposed)
@@ -93,7 +102,7 @@ def _convolution_backward(*arguments: Any) -> Count:
 
 
 def _rnn_layer(inputs: torch.Tensor, weight: torch.Tensor, recurrent: torch.Tensor, *rest: Any) -> Count:
-    """Both weights, for each element of each sequence: inputs (length, batch, width)."""
+    """Both weights are applied to each element of each sequence; inputs are (length, batch, width)."""
     del rest  # unused
     return Count(2 * prod(inputs.shape[:-1]) * (weight.numel() + recurrent.numel()))
 
@@ -104,7 +113,7 @@ def _rnn_layer_backward(*arguments: Any) -> Count:
 
 _ATTENTION = (
     *('_scaled_dot_product_flash_attention_for_cpu', '_scaled_dot_product_fused_attention_overrideable'),
-    # These torch has too, but for as many heads of keys as of queries only.
+    # torch has formulas for these, but only for equally many heads of keys and queries.
     *('_scaled_dot_product_flash_attention', '_scaled_dot_product_efficient_attention'),
     '_scaled_dot_product_cudnn_attention',
 )
@@ -123,14 +132,18 @@ _BY_NAME: dict[str, Callable[..., Count]] = {
     'mkldnn_rnn_layer_backward': _rnn_layer_backward,
 }
 _OURS = {getattr(aten, name): formula for name, formula in _BY_NAME.items() if hasattr(aten, name)}
-_RAGGED_BACKWARD = {aten._flash_attention_backward, aten._efficient_attention_backward}
+_RAGGED_BACKWARD = {
+    getattr(aten, name)
+    for name in ('_flash_attention_backward', '_efficient_attention_backward')
+    if hasattr(aten, name)
+}
 
 
-# -- operators made of others -----------------------------------------------------------------------------------------
+# -- operators composed of others -------------------------------------------------------------------------------------
 
 
-class _Parts(TorchDispatchMode):
-    """Adds up what operators are made of, down to those with a formula."""
+class _PartsCounter(TorchDispatchMode):
+    """Adds up the operators that an operator is composed of, down to those with a formula."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +153,7 @@ class _Parts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
-        packet = func._overloadpacket
+        packet = getattr(func, OVERLOAD_PACKET)
         if packet not in _OURS and packet not in flop_registry:
             with self:
                 result = func.decompose(*args, **keywords)
@@ -155,22 +168,22 @@ class _Parts(TorchDispatchMode):
 
 
 def _count_parts(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Optional[Count]:
-    """In inference mode torch hands over whole what it otherwise takes apart first (linear, matmul, einsum, …).
+    """Count an operator that torch decomposes before dispatch, except in inference mode (linear, matmul, einsum, …).
 
-    It is taken apart here, on tensors without data.
+    It is decomposed here, on tensors without data.
     """
-    if not isinstance(operation, torch._ops.OpOverload) or not _is_made_of_others(operation):
+    if not isinstance(operation, OpOverload) or not _is_composite(operation):
         return None
     if not tree_any(lambda value: isinstance(value, torch.Tensor), (arguments, keywords)):
         return None
     arguments, keywords = tree_map(_without_data, (arguments, keywords))
-    with _Parts() as parts:
+    with _PartsCounter() as parts:
         operation.decompose(*arguments, **keywords)
     return Count(parts.flops, parts.recomputed) if parts.counted else None
 
 
-def _is_made_of_others(operation: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), 'CompositeImplicitAutograd')
+def _is_composite(operation: Any) -> bool:
+    return has_kernel_for(operation.name(), 'CompositeImplicitAutograd')
 
 
 def _without_data(value: Any) -> Any:

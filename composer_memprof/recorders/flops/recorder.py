@@ -1,4 +1,4 @@
-"""The floating-point operations of a batch, counted as it runs: by module, by operation, forward and backward.
+"""Count the floating-point operations of a batch as it runs: by phase, module and operation.
 
 with FlopsRecorder(model) as recorder:
     loss_of(model(batch)).backward()
@@ -9,105 +9,32 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 import torch
 from torch import nn
 
-from composer_memprof.messages import warn
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.flops.formulas import computes, count, name_of
+from composer_memprof.recorders.flops.result import BatchFlops, ModuleFlops, OperationFlops, UntrackedOperation
 from composer_memprof.recorders.modules.names import OUTSIDE as OUTSIDE_NAME
 from composer_memprof.recorders.modules.names import plain_name
 from composer_memprof.recorders.modules.running_module import OUTSIDE, RunningModule
+from composer_memprof.recorders.torch_private import flop_formulas
+from composer_memprof.recorders.with_block import WithBlock
+
+#: The modules of ``torch_private`` that this needs.
+NEEDS = (*dispatch.NEEDS, flop_formulas)
 
 FORWARD, BACKWARD, RECOMPUTED, OPTIMIZER = range(4)
 
 
-@dataclass(frozen=True)
-class PhaseFlops:
-    """FLOPs of each phase.
+class FlopsRecorder(WithBlock):
+    """Counts the FLOPs of ``model`` and of what runs around it; usable without a Trainer.
 
-    Args:
-        flops (int): of the model: ``forward_flops`` and ``backward_flops``.
-        recomputed_flops (int): done again in the backward pass, by checkpoints and by attention that keeps no scores.
-        optimizer_flops (int): of the optimizer's own step.
-    """
-
-    flops: int
-    forward_flops: int
-    backward_flops: int
-    recomputed_flops: int
-    optimizer_flops: int
-
-
-@dataclass(frozen=True)
-class ModuleFlops(PhaseFlops):
-    """Of one module with its submodules, by its dotted name; the root's is ``''``.
-
-    Args:
-        own_flops (int): of ``flops``, without those of its submodules.
-        calls (int): of its forward, without those that a checkpoint runs again.
-    """
-
-    name: str
-    type: str
-    own_flops: int
-    calls: int
-
-
-@dataclass(frozen=True)
-class OperationFlops(PhaseFlops):
-    """Of one of torch's operators, as ``aten.addmm``."""
-
-    name: str
-    calls: int
-
-
-@dataclass(frozen=True)
-class UntrackedOperation:
-    """An operator that there is no formula for. What only views its argument is left out."""
-
-    name: str
-    calls: int
-
-
-@dataclass(frozen=True)
-class BatchFlops:
-    """What one batch took, all microbatches.
-
-    Args:
-        batch_flops (int): model FLOPs, forward and backward, nothing counted twice that is computed twice.
-        hardware_flops (int): all that were done.
-        modules (list): the largest first; so ``operations``.
-        tracked_calls (int): of operators with a formula.
-        untracked_calls (int): of the others.
-    """
-
-    batch_flops: int
-    forward_flops: int
-    backward_flops: int
-    recomputed_flops: int
-    optimizer_flops: int
-    hardware_flops: int
-    tracked_calls: int
-    untracked_calls: int
-    modules: list[ModuleFlops]
-    operations: list[OperationFlops]
-    untracked_operations: list[UntrackedOperation]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it is written to JSON."""
-        return asdict(self)
-
-
-class FlopsRecorder:
-    """Counts what ``model`` computes, and what is computed around it; usable without a Trainer.
-
-    Each operator that runs is counted by its shapes, so that nothing runs twice and no number changes; what a wrapper
-    of tensors holds (DTensor) is counted as this process computes it. What torch compiled is not seen by module, and
-    is only counted where it calls torch's operators.
+    Each operator is counted from the shapes of its arguments while it runs, so nothing runs twice and no number
+    changes. Of a DTensor, this process's share is counted. In compiled code only calls of torch's operators are
+    counted, and they are not assigned to modules.
 
     >>> model = torch.nn.Linear(4, 2)
     >>> with FlopsRecorder(model) as recorder:
@@ -116,13 +43,15 @@ class FlopsRecorder:
     48
 
     Args:
-        model (Module): with the modules to name.
+        model (Module): the modules to report.
     """
+
+    no_result = 'no FLOPs were counted'
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.result: Optional[BatchFlops] = None
-        #: What has gone wrong inside of an operation of the training; nothing is counted after it.
+        #: The error that ended counting early, raised while an operation of the training ran.
         self.error: Optional[Exception] = None
         self._is_recording = False
         self.restart()
@@ -132,17 +61,21 @@ class FlopsRecorder:
         return self._is_recording
 
     def start(self) -> None:
-        """Begin to count."""
+        """Begin to count.
+
+        Raises:
+            RuntimeError: if this recorder counts already.
+        """
         if self._is_recording:
             raise RuntimeError('this recorder is active already')
         self._is_recording = True
         dispatch.listen(self)
 
     def stop(self) -> BatchFlops:
-        """End; torch and the model are as before.
+        """End, and leave torch and the model as they were before.
 
         Raises:
-            RuntimeError: if something went wrong inside of an operation.
+            RuntimeError: if counting failed.
         """
         self.cancel()
         if self.error is not None:
@@ -156,7 +89,7 @@ class FlopsRecorder:
         dispatch.stop_listening(self)
 
     def restart(self) -> None:
-        """Forget what was counted: the batch is run anew."""
+        """Forget what was counted, because the batch runs again from its beginning."""
         self._modules = list(self.model.named_modules())
         self._running = RunningModule([module for _, module in self._modules])
         self._flops: dict[tuple[int, str, int], int] = defaultdict(int)
@@ -166,27 +99,14 @@ class FlopsRecorder:
         self._optimizing = False
 
     def begin_optimizer(self) -> None:
-        """Forward and backward are over, even if the optimizer's ``step`` has been entered long before."""
+        """Forward and backward ended, even if the optimizer's ``step`` was called long before."""
         self._optimizing = True
 
     def begin_batch(self) -> None:
-        """Forward and backward begin, or begin again within one step of the optimizer."""
+        """Forward and backward begin, for the first time or again within one step of the optimizer."""
         self._optimizing = False
 
-    def __enter__(self) -> FlopsRecorder:
-        self.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is not None:
-            self.cancel()
-            return
-        try:
-            self.stop()
-        except Exception as ours:  # the training in the block was right
-            warn(f'no FLOPs were counted: {ours}')
-
-    # -- what dispatch tells ------------------------------------------------------------------------------------------
+    # -- OperationListener --------------------------------------------------------------------------------------------
 
     def operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         found = count(operation, arguments, keywords, result)
@@ -255,9 +175,9 @@ class FlopsRecorder:
             if number != OUTSIDE:
                 name = plain_name(self._modules[number][0])
                 exclusive[name] += counted
-                for ancestor in _lineage(name):
+                for ancestor in _with_ancestors(name):
                     inclusive[ancestor] += counted
-        # Of a wrapper and what it wraps, the latter.
+        # A wrapper and the module that it wraps have the same plain name; the report shows the wrapped one.
         last = {plain_name(name): number for number, (name, _) in enumerate(self._modules)}
         for name, number in last.items():
             if inclusive[name] or self._module_calls[number]:
@@ -293,7 +213,7 @@ def _by_phase(counted: Iterable[tuple[tuple[int, str, int], int]]) -> dict[str, 
     }
 
 
-def _lineage(name: str) -> list[str]:
-    """``'a.b'``: ``['', 'a', 'a.b']``."""
+def _with_ancestors(name: str) -> list[str]:
+    """``['', 'a', 'a.b']`` for ``'a.b'``."""
     parts = name.split('.') if name else []
     return ['.'.join(parts[:length]) for length in range(len(parts) + 1)]

@@ -22,8 +22,9 @@ from composer_memprof.recorders.functions.sources import (
     ModuleMemorySource,
     SavedTensorsSource,
 )
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
-from composer_memprof.recorders.modules.recorder import FSDP1_REFUSAL, ModuleMemoryRecorder, check_model, find_root
+from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.saved_tensors.pack_functions import Function, FunctionOrPath, resolve_function
 from composer_memprof.recorders.saved_tensors.recorder import check_has_parameters
 

@@ -11,8 +11,8 @@ from torch import nn
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.functions.source import END, START, FunctionCall, Source, Values
 from composer_memprof.recorders.host.processes import ProcessReader
-from composer_memprof.recorders.modules.memory_log import ModuleMemory
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from composer_memprof.vocabulary import BACKWARD, FORWARD
 

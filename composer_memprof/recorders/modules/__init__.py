@@ -1,1 +1,1 @@
-"""Memory by category and module: the recorder, its log of storages, and which module runs."""
+"""Memory by category and module: the recorder, its log of storages, the timeline, and the running module."""

@@ -1,7 +1,7 @@
-"""A recording of storages, as columns, and what is read off it: peaks, phases, modules.
+"""The log of a recording: storages, phases, and modules entered and left, as columns.
 
 Time is counted in ticks: one for each operation, just after it, and one for each module entered or left. A block is
-one storage at one size, live from the tick it was made at until before the one it was freed by.
+one storage at one size. It is live from the tick at which it was made until just before the tick at which it is freed.
 """
 
 from __future__ import annotations
@@ -14,102 +14,39 @@ import numpy as np
 import torch
 from torch import nn
 
-TOTAL = 'Total'
-CATEGORIES = ('Parameter', 'Gradient', 'Buffer', 'Activation', 'Temp', 'OptState', 'Inputs', 'Other')
-FSDP2_CATEGORIES = (
-    *('ShardedParam', 'UnshardedParam', 'ShardedGrad', 'UnshardedGrad', 'AllGather', 'ReduceScatter'),
-    *CATEGORIES[2:],
-)
-
-#: Bytes by category, and their sum as ``Total``.
-Memory = Mapping[str, int]
-#: Of each device, as torch prints it.
-DeviceMemory = Mapping[str, Memory]
-
-
-@dataclass(frozen=True)
-class ModuleState:
-    """The memory of the whole process as a module was entered, left, or at its most in between.
-
-    ``call`` counts the module's calls from 1; ``state`` is as torch's trackers call it: ``Pre-Forward``,
-    ``Peak-Forward``, ``Post-Forward``, ``Pre-Backward``, ``Peak-Backward``, ``Post-Backward``, and ``Pre-Forward-AC``,
-    ``Post-Forward-AC`` where activation checkpointing runs a forward again.
-    """
-
-    state: str
-    call: int
-    memory: DeviceMemory
-
-
-@dataclass(frozen=True)
-class ModuleUse:
-    """What one module holds, its submodules included.
-
-    Args:
-        name (str): dotted, in the model; '' is the model itself.
-        type (str): the class.
-        depth (int): the root module is at 1.
-        calls (int): of its forward, those of checkpointing not counted.
-        parameter_bytes (int): of its parameters on this rank, each once.
-        buffer_bytes (int): the same for its buffers.
-        activation_bytes (int): made in it and live when activations took most.
-        own_activation_bytes (int): of these, made in itself and not in a submodule.
-        states (tuple): in order.
-    """
-
-    name: str
-    type: str
-    depth: int
-    calls: int
-    parameter_bytes: int
-    buffer_bytes: int
-    activation_bytes: int
-    own_activation_bytes: int
-    states: tuple[ModuleState, ...] = ()
-
-
-@dataclass(frozen=True)
-class ModuleMemory:
-    """What a recording has found, in bytes.
-
-    Args:
-        categories (tuple[str]): in the order of reports.
-        peak (DeviceMemory): at the moment when the total was highest, on each device.
-        phases (Mapping[str, DeviceMemory]): the same within ``forward``, ``backward``, ``optimizer``, and
-            ``between batches``.
-        end (DeviceMemory): when the recording ended.
-        root (str): dotted name of the root module in the model.
-        modules (tuple[ModuleUse]): the root module and all in it that were called or hold something, outer ones first.
-    """
-
-    categories: tuple[str, ...]
-    peak: DeviceMemory
-    phases: Mapping[str, DeviceMemory]
-    end: DeviceMemory
-    root: str
-    modules: tuple[ModuleUse, ...]
+from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory, ModuleUse
+from composer_memprof.recorders.modules.timeline import TrackerTimeline, states_of
+from composer_memprof.recorders.torch_private.tensors import local_tensor
+from composer_memprof.vocabulary import BACKWARD, FORWARD
 
 
 @dataclass
-class _Module:
+class _LoggedModule:
     name: str
     type: str
     parent: int
     parameter_bytes: int
     buffer_bytes: int
-    marks: list[tuple[str, int]] = field(default_factory=list)
+    #: (state, tick)
+    states: list[tuple[str, int]] = field(default_factory=list)
 
 
 class MemoryLog:
-    """Filled by the recorder, line by line."""
+    """Filled while recording, then read once.
 
-    def __init__(self, names: Sequence[str], modules: Sequence[tuple[str, nn.Module]], root: str) -> None:
-        self.names = tuple(names)
+    Args:
+        categories (Sequence[str]): their names; a category's code is its index.
+        modules (Sequence): dotted names in the root module, and modules. A module's number is its index.
+        root (str): dotted name of the root module in the model.
+    """
+
+    def __init__(self, categories: Sequence[str], modules: Sequence[tuple[str, nn.Module]], root: str) -> None:
+        self.names = tuple(categories)
         self.root = root
         self.tick = 0
-        #: The module at work: number in ``modules``, -1 for none.
+        #: The number of the module that the current operation belongs to, -1 for none.
         self.module = -1
-        #: Of each storage, the category; may be settled long after.
+        #: The category of each storage. It may be changed until the log is read.
         self.categories: list[int] = []
         self._storages: list[int] = []
         self._devices: list[int] = []
@@ -117,12 +54,12 @@ class MemoryLog:
         self._born: list[int] = []
         self._died: list[int] = []
         self._makers: list[int] = []
-        self._phases: list[tuple[int, str]] = [(0, 'forward')]
+        self._phases: list[tuple[int, str]] = [(0, FORWARD)]
         self._backward: list[tuple[int, int]] = []
-        self._modules = _tree(modules, root)
+        self._modules = _logged_modules(modules, root)
 
-    def open(self, storage: int, device: int, size: int, tick: int) -> int:
-        """A block of ``size`` bytes is there from ``tick`` on; returns its number."""
+    def open_block(self, storage: int, device: int, size: int, tick: int) -> int:
+        """A block of ``size`` bytes is live from ``tick`` on; returns its number."""
         self._storages.append(storage)
         self._devices.append(device)
         self._sizes.append(size)
@@ -131,22 +68,24 @@ class MemoryLog:
         self._makers.append(self.module)
         return len(self._sizes) - 1
 
-    def close(self, block: int, tick: int) -> None:
+    def close_block(self, block: int, tick: int) -> None:
+        """The block is freed at ``tick``."""
         self._died[block] = tick
 
     def begin_phase(self, name: str) -> None:
+        """``name`` of ``vocabulary.PHASES`` starts now."""
         if self._phases[-1][1] != name:
             self._phases.append((self.tick, name))
 
-    def mark(self, module: int, state: str) -> None:
-        """A module is entered or left: a moment of its own."""
+    def enter_state(self, module: int, state: str) -> None:
+        """A module is entered or left, which takes a tick."""
         self.tick += 1
-        self._modules[module].marks.append((state, self.tick))
+        self._modules[module].states.append((state, self.tick))
         if state == 'Pre-Forward':
             self.module = module
 
-    def mark_backward(self) -> None:
-        """An operation of a module's backward has been run."""
+    def note_backward(self) -> None:
+        """An operation of the current module's backward ran."""
         if not self._backward or self._backward[-1][1] != self.module:
             self._backward.append((self.tick, self.module))
 
@@ -157,10 +96,10 @@ class MemoryLog:
 
         Args:
             devices (Sequence[str]): their names, by number.
-            depth (int, optional): modules deeper than that come without states. None: all have them.
+            depth (int, optional): modules deeper than this get no states. None: all get them.
         """
-        self.tick += 1  # what was freed since the last operation is gone at the end
-        timelines = {name: _Timeline(self, number) for number, name in enumerate(devices)}
+        self.tick += 1  # so that blocks freed after the last operation are not live at the end
+        timelines = {name: self._timeline(number) for number, name in enumerate(devices)}
         phase_of_tick = self._phase_of_tick()
         phases: dict[str, DeviceMemory] = {}
         for phase in dict.fromkeys(name for _, name in self._phases):
@@ -176,25 +115,38 @@ class MemoryLog:
             modules=self._module_uses(timelines, depth),
         )
 
+    def _timeline(self, device: int) -> TrackerTimeline:
+        rows = np.flatnonzero(np.array(self._devices, dtype=np.int64) == device)
+        storages = np.array(self._storages, dtype=np.int64)[rows]
+        return TrackerTimeline(
+            names=self.names,
+            end=self.tick + 1,
+            sizes=np.array(self._sizes, dtype=np.int64)[rows],
+            born=np.array(self._born, dtype=np.int64)[rows],
+            died=np.array(self._died, dtype=np.int64)[rows],
+            categories=np.array(self.categories, dtype=np.int64)[storages],
+            makers=np.array(self._makers, dtype=np.int64)[rows],
+        )
+
     def _phase_of_tick(self) -> np.ndarray:
         begins = np.array([tick for tick, _ in self._phases])
         names = np.array([name for _, name in self._phases])
         return names[np.searchsorted(begins, np.arange(self.tick + 1), side='right') - 1]
 
-    def _module_uses(self, timelines: Mapping[str, _Timeline], deepest: Optional[int]) -> tuple[ModuleUse, ...]:
+    def _module_uses(self, timelines: Mapping[str, TrackerTimeline], deepest: Optional[int]) -> tuple[ModuleUse, ...]:
         own = np.zeros(len(self._modules), dtype=np.int64)
         for line in timelines.values():
             own += line.activations_by_maker(len(self._modules))
-        within = own.copy()
-        for number in range(len(self._modules) - 1, 0, -1):  # parents come before their children
-            within[self._modules[number].parent] += within[number]
+        inclusive = own.copy()
+        for number in range(len(self._modules) - 1, 0, -1):  # parents come before their submodules
+            inclusive[self._modules[number].parent] += inclusive[number]
         backward = self._backward_spans()
         uses = []
         for number, module in enumerate(self._modules):
-            calls = sum(state == 'Pre-Forward' for state, _ in module.marks)
+            calls = sum(state == 'Pre-Forward' for state, _ in module.states)
             if not (calls or module.parameter_bytes or module.buffer_bytes):
                 continue
-            depth = len(list(self._outwards(number)))
+            depth = len(list(self._with_ancestors(number)))
             spans = backward.get(number, [])
             use = ModuleUse(
                 name=module.name,
@@ -203,23 +155,23 @@ class MemoryLog:
                 calls=calls,
                 parameter_bytes=module.parameter_bytes,
                 buffer_bytes=module.buffer_bytes,
-                activation_bytes=int(within[number]),
+                activation_bytes=int(inclusive[number]),
                 own_activation_bytes=int(own[number]),
-                states=_states(module.marks, spans, timelines) if deepest is None or depth <= deepest else (),
+                states=states_of(module.states, spans, timelines) if deepest is None or depth <= deepest else (),
             )
             uses.append(use)
         return tuple(uses)
 
-    def _outwards(self, module: int) -> Iterator[int]:
-        """The module, what holds it, and so on to the root."""
+    def _with_ancestors(self, module: int) -> Iterator[int]:
+        """The module, its parent, and so on to the root."""
         while module >= 0:
             yield module
             module = self._modules[module].parent
 
     def _backward_spans(self) -> dict[int, list[tuple[int, int]]]:
-        """Of each module the first and the last tick of each of its backward passes, its submodules' included."""
+        """For each module the first and last tick of each of its backward passes, with its submodules' operations."""
         ends = [tick - 1 for tick, _ in self._backward[1:]] + [self.tick]
-        passes = [tick for tick, name in self._phases if name == 'backward']
+        passes = [tick for tick, name in self._phases if name == BACKWARD]
         phase_ends = {
             tick: following - 1 for (tick, name), (following, _) in zip(self._phases, self._phases[1:]) if name
         }
@@ -227,7 +179,7 @@ class MemoryLog:
         for (first, innermost), end in zip(self._backward, ends):
             begin = passes[int(np.searchsorted(passes, first, side='right')) - 1]
             last = min(end, phase_ends.get(begin, self.tick))
-            for module in self._outwards(innermost):
+            for module in self._with_ancestors(innermost):
                 known = spans.setdefault(module, [])
                 if known and known[-1][0] >= begin:
                     known[-1] = (known[-1][0], last)
@@ -236,85 +188,13 @@ class MemoryLog:
         return spans
 
 
-class _Timeline:
-    """One device's memory over the ticks."""
-
-    def __init__(self, log: MemoryLog, device: int) -> None:
-        mine = np.flatnonzero(np.array(log._devices, dtype=np.int64) == device)
-        end = log.tick + 1
-        died = np.array(log._died, dtype=np.int64)[mine]
-        self._names = log.names
-        self._sizes = np.array(log._sizes, dtype=np.int64)[mine]
-        self._born = np.array(log._born, dtype=np.int64)[mine]
-        self._died = np.where(died < 0, end, np.minimum(died, end))
-        self._categories = np.array(log.categories, dtype=np.int64)[np.array(log._storages, dtype=np.int64)[mine]]
-        self._makers = np.array(log._makers, dtype=np.int64)[mine]
-        change = np.zeros((len(self._names), end + 1), dtype=np.int64)
-        np.add.at(change, (self._categories, self._born), self._sizes)
-        np.subtract.at(change, (self._categories, self._died), self._sizes)
-        self._bytes = np.cumsum(change, axis=1, out=change)
-        self.total = self._bytes[:, :end].sum(axis=0)
-
-    def highest(self, first: int, last: int) -> int:
-        """The tick from ``first`` to ``last`` at which the total is highest."""
-        return first + int(self.total[first : last + 1].argmax())
-
-    def highest_of(self, ticks: np.ndarray) -> int:
-        return int(ticks[self.total[ticks].argmax()])
-
-    def at(self, tick: int) -> Memory:
-        memory = {name: int(size) for name, size in zip(self._names, self._bytes[:, tick])}
-        memory[TOTAL] = sum(memory.values())
-        return memory
-
-    def activations_by_maker(self, modules: int) -> np.ndarray:
-        """Bytes of activations by the module that made them, at the moment when they took most."""
-        activation = self._names.index('Activation')
-        tick = int(self._bytes[activation].argmax())
-        live = (self._categories == activation) & (self._born <= tick) & (tick < self._died) & (self._makers >= 0)
-        by_maker = np.zeros(modules, dtype=np.int64)
-        np.add.at(by_maker, self._makers[live], self._sizes[live])
-        return by_maker
-
-
-def _states(
-    marks: Sequence[tuple[str, int]], spans: Sequence[tuple[int, int]], timelines: Mapping[str, _Timeline]
-) -> tuple[ModuleState, ...]:
-    def at(tick: int) -> DeviceMemory:
-        return {name: line.at(tick) for name, line in timelines.items()}
-
-    def peak(first: int, last: int) -> DeviceMemory:
-        return {name: line.at(line.highest(first, last)) for name, line in timelines.items()}
-
-    found: list[tuple[int, str, DeviceMemory]] = []
-    entered: Optional[int] = None
-    for state, tick in marks:
-        found.append((tick, state, at(tick)))
-        if state == 'Pre-Forward':
-            entered = tick
-        elif state == 'Post-Forward' and entered is not None:
-            found.insert(len(found) - 1, (tick, 'Peak-Forward', peak(entered, tick)))
-            entered = None
-    for first, last in spans:
-        found.append((first, 'Pre-Backward', at(first - 1)))
-        found.append((last, 'Peak-Backward', peak(first, last)))
-        found.append((last, 'Post-Backward', at(last)))
-    found.sort(key=lambda state: state[0])
-    calls: dict[str, int] = {}
-    states = []
-    for _, state, memory in found:
-        calls[state] = calls.get(state, 0) + 1
-        states.append(ModuleState(state, calls[state], memory))
-    return tuple(states)
-
-
-def _tree(modules: Sequence[tuple[str, nn.Module]], root: str) -> list[_Module]:
+def _logged_modules(modules: Sequence[tuple[str, nn.Module]], root: str) -> list[_LoggedModule]:
     numbers = {name: number for number, (name, _) in enumerate(modules)}
-    tree = []
+    logged = []
     for name, module in modules:
         parent = numbers.get(name.rpartition('.')[0], 0) if name else -1
-        tree.append(
-            _Module(
+        logged.append(
+            _LoggedModule(
                 name=f'{root}.{name}'.strip('.'),
                 type=type(module).__name__,
                 parent=parent,
@@ -322,12 +202,8 @@ def _tree(modules: Sequence[tuple[str, nn.Module]], root: str) -> list[_Module]:
                 buffer_bytes=_bytes_of(module.buffers()),
             )
         )
-    return tree
+    return logged
 
 
 def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    total = 0
-    for tensor in tensors:
-        local = getattr(tensor, '_local_tensor', tensor)  # of a DTensor, this rank's shard
-        total += local.numel() * local.element_size()
-    return total
+    return sum(local.numel() * local.element_size() for local in map(local_tensor, tensors))

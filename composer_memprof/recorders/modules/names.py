@@ -1,13 +1,13 @@
-"""What modules are called where a person reads of them."""
+"""Names of modules in reports."""
 
 from __future__ import annotations
 
-#: The name of what belongs to no module: the loss, most often.
+from composer_memprof.recorders.torch_private.wrappers import WRAPPED_MODULE_NAMES
+
+#: The name for what belongs to no module, most often the loss.
 OUTSIDE = '(outside of modules)'
-#: What wrappers put into the names of the modules that they wrap.
-_WRAPPERS = frozenset({'_checkpoint_wrapped_module', '_fsdp_wrapped_module', '_orig_mod'})
 
 
 def plain_name(name: str) -> str:
-    """As the model's author wrote it, without what wrappers add."""
-    return '.'.join(part for part in name.split('.') if part not in _WRAPPERS)
+    """A module's dotted name without the parts that wrappers add."""
+    return '.'.join(part for part in name.split('.') if part not in WRAPPED_MODULE_NAMES)

@@ -1,59 +1,65 @@
-"""The memory of a model's training, by category and by module: which tensors' storages live when, and what they are.
+"""Record a model's memory while it trains, by category and by module.
 
-Every storage that an operation makes or uses is followed until it is freed. What it is, is often known only later (a
-gradient is one when it is found in ``.grad``), so that the recorder keeps a log of storages and settles their
-categories in it; peaks are found in the log when the recording is over (``memory_log``).
+Every storage that an operation makes or uses is followed until it is freed. Its category is often known only later (a
+storage is a gradient's when it is found in ``.grad``), so categories may change until the recording ends. Peaks are
+found in the log after that.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 from torch import nn
 
-from composer_memprof.messages import allowed_are, warn
 from composer_memprof.recorders import dispatch
-from composer_memprof.recorders.modules.memory_log import CATEGORIES, FSDP2_CATEGORIES, MemoryLog, ModuleMemory
+from composer_memprof.recorders.modules.categories import (
+    ACTIVATION,
+    ALL_GATHER,
+    BUFFER,
+    CATEGORIES,
+    FSDP2_CATEGORIES,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER_STATE,
+    OTHER,
+    PARAMETER,
+    REDUCE_SCATTER,
+    SHARDED_GRADIENT,
+    SHARDED_PARAMETER,
+    TEMPORARY,
+    UNSHARDED_GRADIENT,
+    UNSHARDED_PARAMETER,
+)
+from composer_memprof.recorders.modules.memory_log import MemoryLog
+from composer_memprof.recorders.modules.model import check_model, find_root, is_fsdp2
+from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.modules.running_module import RunningModule
-from composer_memprof.recorders.tensors import parts_of, tensors_in
+from composer_memprof.recorders.modules.storages import StorageFollower
+from composer_memprof.recorders.torch_private import fsdp, operators, require
+from composer_memprof.recorders.torch_private.tensors import is_wrapper
+from composer_memprof.recorders.with_block import WithBlock
+from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, FORWARD, OPTIMIZER
 
-#: How a copied or unpickled tensor gets its storage.
-_FILL = 'aten::set_'
-_REDUCE_SCATTER = 'c10d::_reduce_scatter_base_'
-_COPY_IN = 'fsdp::all_gather_copy_in'
-_COPY_OUT = 'fsdp::split_with_sizes_copy'
-_COPY_GRADS = 'fsdp::chunk_cat'
-#: The operations from which FSDP2's memory is told apart.
-_FSDP_OPERATIONS = frozenset({_REDUCE_SCATTER, _COPY_IN, _COPY_OUT, _COPY_GRADS})
+#: The modules of ``torch_private`` that this needs; for a model under FSDP2 it needs ``FSDP2_NEEDS`` too.
+NEEDS = dispatch.NEEDS
+FSDP2_NEEDS = (fsdp,)
 
-
-class _Storage:
-    """One storage, as long as it lives. ``block``: its present size's line in the log."""
-
-    __slots__ = ('block', 'bytes', 'device', 'number', 'ref')
-
-    def __init__(self, number: int, device: int) -> None:
-        self.number = number
-        self.device = device
-        self.bytes = 0
-        self.block = -1
-        self.ref: Optional[_Reference] = None
+#: The operation by which a copied or unpickled tensor gets its storage.
+_SET_STORAGE = 'aten::set_'
+_FSDP_OPERATIONS = frozenset(
+    {fsdp.REDUCE_SCATTER, fsdp.ALL_GATHER_COPY_IN, fsdp.ALL_GATHER_COPY_OUT, fsdp.REDUCE_SCATTER_COPY_IN}
+)
+#: Categories that an operation assigns by guess.
+_GUESSED = (OTHER, TEMPORARY, ACTIVATION)
 
 
-class _Reference(weakref.ref):
-    __slots__ = ('key', 'storage')
-    key: int
-    storage: _Storage
+class ModuleMemoryRecorder(WithBlock):
+    """Records the memory of ``model`` while it trains, on CPU or GPU. Training computes the same numbers as without.
 
-
-class ModuleMemoryRecorder:
-    """Records the memory of ``model`` while it trains, on CPU or GPU.
-
-    Plain, DDP and FSDP2 models. A ``with`` block takes forward and backward as they come; the optimizer's step has to
-    be marked, since it may hold them (a closure). Training computes the same numbers as without.
+    For plain, DDP and FSDP2 models. A ``with`` block tells forward from backward by itself; the optimizer's step has
+    to be marked, because forward and backward may run inside of it (a closure).
 
     >>> model = torch.nn.Linear(4, 2)
     >>> optimizer = torch.optim.AdamW(model.parameters())
@@ -70,13 +76,15 @@ class ModuleMemoryRecorder:
     Args:
         model (Module): all of its parameters, gradients and buffers are counted.
         optimizers (Sequence[Optimizer]): their state is counted.
-        root_module (str, optional): dotted name of the module in ``model`` whose submodules are told apart. None:
-            found by itself, the topmost that FSDP2 shards, else what DDP wraps, else ``model``.
-        depth (int, optional): how deep below the root module the states of modules are kept, itself being 1. None: all.
+        root_module (str, optional): dotted name in ``model`` of the module whose submodules are reported. None: the
+            topmost module that FSDP2 shards, else the one that DDP wraps, else ``model``.
+        depth (int, optional): levels of modules whose states are kept, the root module being 1. None: all.
 
     Raises:
-        ValueError: for a model that can't be recorded: without parameters, FSDP1, without that root module.
+        ValueError: for a model that can't be recorded: without parameters, under FSDP1, without that root module.
     """
+
+    no_result = 'no module memory was recorded'
 
     def __init__(
         self,
@@ -90,12 +98,11 @@ class ModuleMemoryRecorder:
         self.root_name = find_root(model, root_module)
         self.model = model
         self.optimizers = tuple(optimizers)
-        self.sharded = any(_is_fsdp2(module) for module in model.modules())
-        #: What has gone wrong inside of an operation of the training; nothing is recorded after it.
+        self.sharded = any(is_fsdp2(module) for module in model.modules())
+        #: The error that ended the recording early, raised while an operation of the training ran.
         self.error: Optional[Exception] = None
         self.result: Optional[ModuleMemory] = None
         self._log: Optional[MemoryLog] = None
-        self._known: dict[int, _Storage] = {}
 
     # -- a recording ------------------------------------------------------------------------------------------------
 
@@ -104,49 +111,49 @@ class ModuleMemoryRecorder:
 
         Raises:
             RuntimeError: if a memory tracker of torch's own is active, or this recorder already is.
+            MissingTorchNameError: for an FSDP2 model, if torch lacks the operators that its memory is told by.
         """
         if self._log is not None:
             raise RuntimeError('this recorder is active already')
-        theirs = dispatch.foreign_tracker()
-        if theirs is not None:
-            raise RuntimeError(f'another tracker is active, {theirs}; leave it before this one begins')
+        tracker = dispatch.foreign_tracker()
+        if tracker is not None:
+            raise RuntimeError(f'another tracker is active, {tracker}; leave it before this one begins')
+        if self.sharded:
+            require(*FSDP2_NEEDS)
         names = FSDP2_CATEGORIES if self.sharded else CATEGORIES
-        self._code = {name: code for code, name in enumerate(names)}
-        self._params, self._grads = ('ShardedParam', 'ShardedGrad') if self.sharded else ('Parameter', 'Gradient')
-        self._names: dict[Any, str] = {}
-        self._last = ''
+        self._parameter, self._gradient = (
+            (SHARDED_PARAMETER, SHARDED_GRADIENT) if self.sharded else (PARAMETER, GRADIENT)
+        )
+        self._schema_names: dict[Any, str] = {}
+        self._last_operation = ''
         self.error = self.result = None
-        self._known = {}
-        self._devices: dict[torch.device, int] = {}
-        self._recomputing = False
         self._outside = False
         self._optimizing = False
         self._parameters = list(self.model.parameters())
-        root = self.model.get_submodule(self.root_name)
-        modules = list(root.named_modules())
+        modules = list(self.model.get_submodule(self.root_name).named_modules())
         self._running = RunningModule([module for _, module in modules])
-        self._log = MemoryLog(names, [(name, module) for name, module in modules], self.root_name)
-        self._track_model()
+        log = self._log = MemoryLog(names, modules, self.root_name)
+        self._storages = StorageFollower(log, {name: code for code, name in enumerate(names)})
+        self._tag_model()
         dispatch.listen(self)
 
     def stop(self) -> ModuleMemory:
-        """End the recording; torch and the model are as before it.
+        """End the recording, and leave torch and the model as they were before it.
 
         Raises:
-            RuntimeError: if something went wrong inside of the recording.
+            RuntimeError: if the recording failed.
         """
         dispatch.stop_listening(self)
-        log, self._log = self._log, None
+        log = self._log
         if log is None:
             raise RuntimeError('this recorder is not active')
         try:
             if self.error is not None:
                 raise RuntimeError(f'recording ended early: {self.error}') from self.error
-            self._log = log
-            self._track_gradients()
-            self._track_optimizers()
-            self._log = None
-            self.result = log.read([str(device) for device in self._devices], self.depth)
+            self._tag_gradients()
+            self._tag_optimizer_state()
+            self._storages.close()
+            self.result = log.read([str(device) for device in self._storages.devices], self.depth)
             return self.result
         finally:
             self._forget()
@@ -157,28 +164,16 @@ class ModuleMemoryRecorder:
         self._forget()
 
     def _forget(self) -> None:
+        if self._log is not None:
+            self._storages.close()
         self._log = None
-        self._known = {}
         self._parameters = []
         self._running = RunningModule([])
-
-    def __enter__(self) -> ModuleMemoryRecorder:
-        self.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is not None:
-            self.cancel()
-            return
-        try:
-            self.stop()
-        except Exception as ours:  # the training in the block was right
-            warn(f'no module memory was recorded: {ours}')
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
     def begin_batch(self, inputs: Any = None) -> None:
-        """A batch, or one more microbatch, begins; ``inputs`` are its tensors, in any nesting."""
+        """A batch or microbatch begins; ``inputs`` are its tensors, in any nesting."""
         if self._log is None:
             return
         if self._optimizing:
@@ -187,42 +182,42 @@ class ModuleMemoryRecorder:
         self.track_inputs(inputs)
 
     def track_inputs(self, inputs: Any) -> None:
-        """Tensors that came from outside of the training step."""
-        for tensor in tensors_in(inputs):
-            self._tag(tensor, 'Inputs', over=('Other', 'Activation'))
+        """Count the tensors in ``inputs`` as inputs: they come from outside of the training step."""
+        if self._log is not None:
+            self._storages.tag_all(inputs, INPUT, over=(OTHER, ACTIVATION))
 
     def end_backward(self) -> None:
-        """A backward pass is over: what lies in ``.grad`` are gradients."""
+        """A backward pass ended: the tensors in ``.grad`` are gradients."""
         if self._log is not None:
-            self._track_gradients()
+            self._tag_gradients()
             self._running.leave_all()
 
     def begin_optimizer(self) -> None:
-        """Forward and backward are over, even if the optimizer's ``step`` has been entered long before."""
+        """Forward and backward ended, even if the optimizer's ``step`` was called long before."""
         if self._log is None:
             return
-        self._track_gradients()
+        self._tag_gradients()
         self._optimizing = True
-        self._log.begin_phase('optimizer')
+        self._log.begin_phase(OPTIMIZER)
 
     def end_optimizer(self) -> None:
-        """The optimizer's step is over; its state is what it has kept."""
+        """The optimizer's step ended: the tensors that it keeps are its state."""
         if self._log is None:
             return
         self._optimizing = False
-        self._track_optimizers()
-        self._log.begin_phase('between batches')
+        self._tag_optimizer_state()
+        self._log.begin_phase(BETWEEN_BATCHES)
 
     def end_batch(self) -> None:
-        """What is made from here on is no part of the training step (metrics, callbacks, the next batch's data)."""
+        """The training step ended: what is allocated from now on (metrics, callbacks, the next batch) is ``Other``."""
         if self._log is None:
             return
         if self._optimizing:
             self.end_optimizer()
         self._outside = True
-        self._log.begin_phase('between batches')
+        self._log.begin_phase(BETWEEN_BATCHES)
 
-    # -- what dispatch tells ----------------------------------------------------------------------------------------
+    # -- OperationListener ------------------------------------------------------------------------------------------
 
     def operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         log = self._log
@@ -230,72 +225,63 @@ class ModuleMemoryRecorder:
             return
         log.tick += 1
         if self._outside:
-            category = 'Other'
+            category = OTHER
         elif self._optimizing:
-            category = 'Temp'
+            category = TEMPORARY
         elif dispatch.in_backward():
-            # A backward pass runs without gradients; where they are on, a checkpointed forward is run again.
-            self._recomputing = torch.is_grad_enabled()
-            category = 'Activation' if self._recomputing else 'Temp'
-            log.begin_phase('backward')
+            # Gradients are off in a backward pass, except where a checkpoint runs its forward again.
+            category = ACTIVATION if torch.is_grad_enabled() else TEMPORARY
+            log.begin_phase(BACKWARD)
             log.module = self._running.current()
             if not self._running.is_inside:
-                log.mark_backward()
+                log.note_backward()
         else:
-            self._recomputing = False
-            category = 'Activation'
-            log.begin_phase('forward')
+            category = ACTIVATION
+            log.begin_phase(FORWARD)
             log.module = self._running.current()
-        name = self._names.get(operation)
+        name = self._schema_names.get(operation)
         if name is None:
-            name = self._names[operation] = _name_of(operation)
-        found = self._category_of_found(name)
+            name = self._schema_names[operation] = operators.schema_name(operation)
+        see = self._storages.see
+        argument_category = self._category_of_argument(name)
         for value in arguments:
-            self._see_all(value, found)
+            see(value, argument_category)
         for value in keywords.values():
-            self._see_all(value, found)
-        self._see_all(result, category)
+            see(value, argument_category)
+        see(result, category)
         if self.sharded:
-            self._see_fsdp(name, arguments, keywords, result)
-        self._last = name
+            self._tag_fsdp(name, arguments, keywords, result)
+        self._last_operation = name
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        log = self._log
-        if log is None:
-            return
-        known = self._known.get(storage._cdata)
-        if known is None:
-            known = self._follow(storage, storage.device, 'Other')
-        if known is not None:
-            self._set_size(known, storage.nbytes(), log.tick + 1)
+        if self._log is not None:
+            self._storages.resized(storage)
 
     def entered(self, module: nn.Module) -> None:
         number = self._running.enter(module)
         if number is not None and self._log is not None:
-            self._log.mark(number, 'Pre-Forward-AC' if dispatch.in_backward() else 'Pre-Forward')
+            self._log.enter_state(number, 'Pre-Forward-AC' if dispatch.in_backward() else 'Pre-Forward')
 
     def left(self, module: nn.Module) -> None:
         number = self._running.leave(module)
         if number is not None and self._log is not None:
-            self._log.mark(number, 'Post-Forward-AC' if dispatch.in_backward() else 'Post-Forward')
+            self._log.enter_state(number, 'Post-Forward-AC' if dispatch.in_backward() else 'Post-Forward')
 
     def failed(self, error: Exception) -> None:
         self.error = error
 
-    # -- what is what -----------------------------------------------------------------------------------------------
+    # -- categories -------------------------------------------------------------------------------------------------
 
-    def _track_model(self) -> None:
+    def _tag_model(self) -> None:
         for parameter in self._parameters:
-            self._tag(parameter, self._parameter_category(parameter))
+            unsharded = self.sharded and not is_wrapper(parameter)
+            self._storages.tag(parameter, UNSHARDED_PARAMETER if unsharded else self._parameter)
         for buffer in self.model.buffers():
-            self._tag(buffer, 'Buffer', over=('Other',))
-        self._track_gradients()
-        self._track_optimizers()
+            self._storages.tag(buffer, BUFFER, over=(OTHER,))
+        self._tag_gradients()
+        self._tag_optimizer_state()
 
-    def _parameter_category(self, parameter: torch.Tensor) -> str:
-        return 'UnshardedParam' if self.sharded and not _is_wrapper(parameter) else self._params
-
-    def _track_gradients(self) -> None:
+    def _tag_gradients(self) -> None:
         seen: set[int] = set()
         in_optimizers = (p for o in self.optimizers for group in o.param_groups for p in group['params'])
         for parameter in (*self._parameters, *in_optimizers):
@@ -304,196 +290,32 @@ class ModuleMemoryRecorder:
             seen.add(id(parameter))
             gradient = parameter.grad
             if gradient is not None:
-                plain = self.sharded and not _is_wrapper(gradient)
-                self._tag(gradient, 'UnshardedGrad' if plain else self._grads)
+                unsharded = self.sharded and not is_wrapper(gradient)
+                self._storages.tag(gradient, UNSHARDED_GRADIENT if unsharded else self._gradient)
 
-    def _track_optimizers(self) -> None:
+    def _tag_optimizer_state(self) -> None:
         for optimizer in self.optimizers:
-            for tensor in tensors_in(list(optimizer.state.values())):
-                self._tag(tensor, 'OptState', over=('Other', 'Temp', 'Activation'))
+            self._storages.tag_all(list(optimizer.state.values()), OPTIMIZER_STATE, over=_GUESSED)
 
-    def _category_of_found(self, name: str) -> str:
-        """Of a tensor that no operation has made, and that is first met as an argument of this one."""
-        if self._last == _REDUCE_SCATTER:
-            return 'ReduceScatter'  # where the backend has made a copy of its own (gloo)
-        if name == _FILL and not self._running.is_inside:
-            return 'Inputs'  # Composer copies each microbatch
-        return 'Other'
+    def _category_of_argument(self, operation: str) -> str:
+        """The category of a tensor that no operation made, and that ``operation`` is the first to use."""
+        if self._last_operation == fsdp.REDUCE_SCATTER:
+            return REDUCE_SCATTER  # gloo makes a copy of its own
+        if operation == _SET_STORAGE and not self._running.is_inside:
+            return INPUT  # Composer copies each microbatch
+        return OTHER
 
-    def _see_fsdp(self, name: str, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> None:
+    def _tag_fsdp(self, name: str, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> None:
         if name not in _FSDP_OPERATIONS:
             return
-        passing = ('Other', 'Temp', 'Activation')
-        if name == _COPY_IN:
-            self._tag_all(result, 'AllGather')
-            self._tag_all(arguments, 'AllGather', over=passing)  # shards cast to the precision of the forward
-        elif name == _COPY_OUT:
-            self._tag_all(keywords.get('out'), 'UnshardedParam')
-        elif name == _COPY_GRADS:
-            self._tag_all(arguments, 'UnshardedGrad', over=passing)
-            self._tag_all(keywords.get('out'), 'ReduceScatter')
+        tag_all = self._storages.tag_all
+        if name == fsdp.ALL_GATHER_COPY_IN:
+            tag_all(result, ALL_GATHER)
+            tag_all(arguments, ALL_GATHER, over=_GUESSED)  # shards cast to the precision of the forward
+        elif name == fsdp.ALL_GATHER_COPY_OUT:
+            tag_all(keywords.get('out'), UNSHARDED_PARAMETER)
+        elif name == fsdp.REDUCE_SCATTER_COPY_IN:
+            tag_all(arguments, UNSHARDED_GRADIENT, over=_GUESSED)
+            tag_all(keywords.get('out'), REDUCE_SCATTER)
         else:
-            self._tag_all(arguments, 'ReduceScatter', over=passing)
-
-    def _tag_all(self, values: Any, category: str, over: Sequence[str] = ()) -> None:
-        for tensor in tensors_in(values):
-            self._tag(tensor, category, over)
-
-    def _tag(self, tensor: torch.Tensor, category: str, over: Sequence[str] = ()) -> None:
-        """The tensor's storages are of ``category``, and were from their making; ``over``: if of one of these so far."""
-        log = self._log
-        if log is None:
-            return
-        for part in parts_of(tensor):
-            storage = self._see(part, category)
-            if storage is not None and (not over or log.names[log.categories[storage.number]] in over):
-                log.categories[storage.number] = self._code[category]
-
-    # -- storages ---------------------------------------------------------------------------------------------------
-
-    def _see_all(self, value: Any, category: str) -> None:
-        if isinstance(value, torch.Tensor):
-            if not self._is_known(value):
-                for part in parts_of(value):
-                    self._see(part, category)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                self._see_all(item, category)
-        elif isinstance(value, dict):
-            for item in value.values():
-                self._see_all(item, category)
-
-    def _is_known(self, tensor: torch.Tensor) -> bool:
-        try:
-            storage = tensor.untyped_storage()
-            known = self._known.get(storage._cdata)
-            return known is not None and known.bytes == storage.nbytes()
-        except (NotImplementedError, RuntimeError):  # a tensor without a storage of its own
-            return False
-
-    def _see(self, tensor: torch.Tensor, category: str) -> Optional[_Storage]:
-        """Follow the tensor's storage, of ``category`` if it is new."""
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            return None
-        known = self._known.get(storage._cdata)
-        if known is None:
-            return self._follow(storage, tensor.device, category)
-        if known.bytes != storage.nbytes():
-            assert self._log is not None
-            self._set_size(known, storage.nbytes(), self._log.tick)
-        return known
-
-    def _follow(self, storage: torch.UntypedStorage, device: torch.device, category: str) -> Optional[_Storage]:
-        log = self._log
-        if log is None or device.type == 'meta':
-            return None
-        number = self._devices.get(device)
-        if number is None:
-            number = self._devices[device] = len(self._devices)
-        log.categories.append(self._code[category])
-        known = _Storage(len(log.categories) - 1, number)
-        reference = _Reference(storage, self._freed)
-        reference.key, reference.storage = storage._cdata, known
-        known.ref = reference
-        self._known[reference.key] = known
-        self._set_size(known, storage.nbytes(), log.tick)
-        return known
-
-    def _freed(self, reference: weakref.ref) -> None:
-        assert isinstance(reference, _Reference)
-        log = self._log
-        if log is None or self._known.get(reference.key) is not reference.storage:
-            return
-        del self._known[reference.key]
-        self._set_size(reference.storage, 0, log.tick + 1)
-
-    def _set_size(self, storage: _Storage, size: int, tick: int) -> None:
-        log = self._log
-        assert log is not None
-        if storage.bytes:
-            log.close(storage.block, tick)
-        storage.bytes = size
-        if size:
-            storage.block = log.open(storage.number, storage.device, size, tick)
-
-
-def check_model(model: nn.Module) -> None:
-    """Refuse a model whose memory can't be recorded.
-
-    Raises:
-        ValueError: for one without parameters, or under FSDP1.
-    """
-    if next(model.parameters(), None) is None:
-        raise ValueError(f'the model, a {type(model).__name__}, has no parameters; there is no training to track')
-    if any(_is_fsdp1(module) for module in model.modules()):
-        raise ValueError(FSDP1_REFUSAL)
-
-
-FSDP1_REFUSAL = (
-    'the model is sharded with FSDP1, whose flat parameters can not be told apart by module and category; set the '
-    'environment variable FSDP_VERSION=2, with which Composer uses FSDP2'
-)
-
-
-def find_root(model: nn.Module, root_module: Optional[str]) -> str:
-    """The dotted name in ``model`` of the module whose submodules are told apart.
-
-    Args:
-        root_module (str, optional): the name as the user gave it, in ``model`` or in what DDP wraps.
-
-    Raises:
-        ValueError: if there is none of that name, with those that are.
-    """
-    inner = 'module' if isinstance(model, nn.parallel.DistributedDataParallel) else ''
-    names = {name for name, _ in model.named_modules()}
-    if root_module is not None:
-        for name in (root_module, f'{inner}.{root_module}'.strip('.')):
-            if name in names:
-                return name
-        present = sorted(name.removeprefix(f'{inner}.') if inner else name for name in names if name not in ('', inner))
-        shown = present if len(present) <= 20 else [name for name in present if name.count('.') < 2][:20]
-        if shown != present and not any(root_module in name for name in shown):
-            shown = [*shown, '…']
-        raise ValueError(
-            f'root_module={root_module!r} is not in the model, a {type(model).__name__}; {allowed_are(shown, root_module)}'
-        )
-    sharded = [name for name, module in model.named_modules() if _is_fsdp2(module)]
-    if not sharded:
-        return inner
-    return _common_ancestor(sharded)
-
-
-def _common_ancestor(names: Iterable[str]) -> str:
-    split = [name.split('.') for name in names]
-    common = split[0]
-    for parts in split[1:]:
-        same = [a == b for a, b in zip(common, parts)]
-        common = common[: same.index(False) if False in same else len(same)]
-    return '.'.join(common)
-
-
-def _is_fsdp2(module: nn.Module) -> bool:
-    if not torch.distributed.is_available():
-        return False
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(module, FSDPModule)
-
-
-def _is_fsdp1(module: nn.Module) -> bool:
-    if not torch.distributed.is_available():
-        return False
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    return isinstance(module, FullyShardedDataParallel)
-
-
-def _name_of(operation: Any) -> str:
-    schema = getattr(operation, '_schema', None)
-    return '' if schema is None else schema.name
-
-
-def _is_wrapper(tensor: torch.Tensor) -> bool:
-    return hasattr(type(tensor), '__tensor_flatten__') or hasattr(tensor, '_local_tensor')
+            tag_all(arguments, REDUCE_SCATTER, over=_GUESSED)

@@ -1,1 +1,1 @@
-"""What autograd saves for backward: the recorder, the ledger of storages, and pack and unpack functions."""
+"""What autograd saves for backward: the recorder, the hooks it sets, the ledger of storages, and the result."""

@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from composer_memprof.messages import check_one_of, check_switches, must_be
-from composer_memprof.recorders.modules.memory_log import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
+from composer_memprof.recorders.modules.result import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
 from composer_memprof.report.text.head import Head
 
 #: Bytes per unit.

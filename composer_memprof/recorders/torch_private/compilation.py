@@ -1,0 +1,44 @@
+"""torch.compile: what is compiled, and whether anything may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from composer_memprof.recorders.torch_private import private, private_attribute
+
+_OptimizedModule = private('torch._dynamo.OptimizedModule', seen='2.7 to 2.11', module=__name__)
+_compiled_call = private_attribute('torch.nn.Module._compiled_call_impl', seen='2.7 to 2.11', module=__name__)
+# Global variables of this module, which torch replaces: read anew each time.
+_eval_frame = private('torch._dynamo.eval_frame', seen='2.7 to 2.11', module=__name__)
+private('torch._dynamo.eval_frame._stance.stance', seen='2.7 to 2.11', module=__name__)
+private('torch._dynamo.eval_frame.cached_backends', seen='2.7 to 2.11', module=__name__)
+
+
+def is_compiled_wrapper(module: Any) -> bool:
+    """True for what ``torch.compile(module)`` returns."""
+    return isinstance(module, _OptimizedModule)
+
+
+def has_compiled_call(module: Any) -> bool:
+    """True after ``module.compile()``."""
+    return _compiled_call(module) is not None
+
+
+def is_compiled_function(function: Any) -> bool:
+    """True for what ``torch.compile(function)`` or ``torch.compiler.disable(function)`` returns."""
+    return hasattr(function, '_torchdynamo_orig_callable')
+
+
+def is_disabled_function(function: Any) -> bool:
+    """True for what ``torch.compiler.disable(function)`` returns."""
+    return bool(getattr(function, '_torchdynamo_disable', False))
+
+
+def stance() -> str:
+    """The stance that ``torch.compiler.set_stance`` has set, as ``'default'``."""
+    return _eval_frame._stance.stance
+
+
+def backends_in_use() -> list[Any]:
+    """The backends that this process has compiled with."""
+    return [backend for backend in _eval_frame.cached_backends.values() if backend is not None]

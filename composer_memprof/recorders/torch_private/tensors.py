@@ -1,0 +1,39 @@
+"""Tensors: their versions, bases and parts, and the address of their storages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from composer_memprof.recorders.torch_private import private_attribute
+
+#: ``(tensor)``: how many in-place operations have changed it.
+version_of = private_attribute('torch.Tensor._version', seen='2.7 to 2.11', module=__name__)
+#: ``(tensor)``: the tensor that it is a view of, or None.
+base_of = private_attribute('torch.Tensor._base', seen='2.7 to 2.11', module=__name__)
+#: ``(storage)``: the address of torch's own object, the same for all Python objects of one storage.
+cdata_of = private_attribute('torch.UntypedStorage._cdata', seen='2.7 to 2.11', module=__name__)
+
+#: The methods of a sparse COO tensor that return its parts; unlike the public ones they need not be coalesced.
+COO_PARTS = ('_indices', '_values')
+for _method in COO_PARTS:
+    private_attribute(f'torch.Tensor.{_method}', seen='2.7 to 2.11', module=__name__)
+
+#: The method that a class has whose tensors wrap others, as DTensor does.
+FLATTEN = '__tensor_flatten__'
+
+
+def inner_tensors(wrapper: Any) -> list[torch.Tensor]:
+    """The tensors that a wrapper holds."""
+    return [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """True for a tensor that wraps others."""
+    return hasattr(type(tensor), FLATTEN) or hasattr(tensor, '_local_tensor')
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a DTensor; any other tensor itself."""
+    return getattr(tensor, '_local_tensor', tensor)

@@ -1,0 +1,245 @@
+"""Private names of torch: the installed torch has them, they are used in one folder only, and a missing one is told."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import composer_memprof
+from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
+from composer_memprof.recorders.flops import matmul_peak
+from composer_memprof.recorders.flops import recorder as flops
+from composer_memprof.recorders.modules import recorder as modules
+from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
+from composer_memprof.recorders.torch_private import (
+    MissingTorchNameError,
+    PrivateName,
+    graph_tasks,
+    private,
+    private_attribute,
+    require,
+)
+
+#: The modules of torch_private that each recorder needs.
+NEEDS: dict[str, tuple[ModuleType, ...]] = {
+    'dispatch': dispatch.NEEDS,
+    'compiled': compiled.NEEDS,
+    'modules (FSDPMemTracker)': modules.NEEDS,
+    'modules under FSDP2': modules.FSDP2_NEEDS,
+    'saved_tensors (SavedTensorsHook)': saved_tensors.NEEDS,
+    'flops (Flops)': flops.NEEDS,
+    "flops: a CPU's peak": matmul_peak.NEEDS,
+    'kineto (TorchProfiler)': kineto.NEEDS,
+    'kineto: the event tree (MemorySnapshot on CPU)': kineto.EVENT_TREE_NEEDS,
+    'kineto: memory_filename': kineto.MEMORY_TIMELINE_NEEDS,
+    'kineto: experimental_config': kineto.EXPERIMENTAL_CONFIG_NEEDS,
+}
+#: To delete when recorders/allocations lists its needs and uses torch_private alone: modules that no recorder lists
+#: yet, and files that may still use private names.
+NEEDED_BY_ALLOCATIONS = {'cuda_allocator'}
+NOT_CONVERTED_YET = {'recorders/allocations'}
+
+PACKAGE = Path(composer_memprof.__file__).parent
+PRIVATE_FOLDER = PACKAGE / 'recorders/torch_private'
+
+
+def _modules_of_torch_private() -> list[ModuleType]:
+    names = [module.name for module in pkgutil.iter_modules(torch_private.__path__)]
+    return [importlib.import_module(f'{torch_private.__name__}.{name}') for name in names]
+
+
+def test_the_installed_torch_has_every_private_name() -> None:
+    _modules_of_torch_private()
+    lacking = []
+    for name in torch_private.missing():
+        recorders = [recorder for recorder, needs in NEEDS.items() if name.module in {each.__name__ for each in needs}]
+        lacking.append(f'{name.path}, seen in torch {name.seen}, needed by {", ".join(recorders) or name.module}')
+    assert not lacking, f'torch {torch.__version__} has no\n' + '\n'.join(lacking)
+
+
+def test_each_module_is_needed_by_a_recorder() -> None:
+    with_names = {name.module for name in torch_private.NAMES}
+    wanted = {module.__name__ for needs in NEEDS.values() for module in needs}
+    assert {name.rpartition('.')[2] for name in with_names - wanted} == NEEDED_BY_ALLOCATIONS
+
+
+# -- used in one folder only ------------------------------------------------------------------------------------------
+
+#: Further attributes of torch's private objects: set by torch at run time, or named by a protocol.
+ATTRIBUTES = {
+    *('_torchdynamo_orig_callable', '_torchdynamo_disable', '_local_tensor', '_stance', '_forward_pre_hooks'),
+    *('__tensor_flatten__', 'action_map', 'kineto_results', 'experimental_event_tree', 'python_key_table'),
+    *('old_dispatch_mode_flags', 'old_non_infra_dispatch_mode_flags', '_checkpoint_wrapped_module'),
+    '_fsdp_wrapped_module',
+}
+
+
+def test_private_names_of_torch_stand_in_one_folder() -> None:
+    _modules_of_torch_private()
+    found = [
+        f'{path.relative_to(PACKAGE)}:{line}: {name}'
+        for path in sorted(PACKAGE.rglob('*.py'))
+        if PRIVATE_FOLDER not in path.parents
+        and not any(path.is_relative_to(PACKAGE / folder) for folder in NOT_CONVERTED_YET)
+        for line, name in private_names_in(path.read_text())
+    ]
+    assert not found, 'use composer_memprof.recorders.torch_private for\n' + '\n'.join(found)
+
+
+def private_names_in(source: str) -> Iterator[tuple[int, str]]:
+    """The lines that use a private name of torch, and the names."""
+    paths = {name.path for name in torch_private.NAMES}
+    lasts = {path.rpartition('.')[2] for path in paths}
+    attributes = ATTRIBUTES | {last for last in lasts if last.startswith('_')}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f'{node.module}.{alias.name}' for alias in node.names] if not node.level else []
+        elif isinstance(node, ast.Attribute):
+            names = [_dotted(node)]
+            if node.attr in attributes and not (isinstance(node.value, ast.Name) and node.value.id in ('self', 'cls')):
+                yield node.lineno, node.attr
+                continue
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = []
+            if node.value in attributes:
+                yield node.lineno, repr(node.value)
+        else:
+            continue
+        for name in names:
+            if name.split('.')[0] == 'torch' and (name in paths or _is_private(name)):
+                yield node.lineno, name
+
+
+def _is_private(path: str) -> bool:
+    return any(part.startswith('_') and not part.startswith('__') for part in path.split('.'))
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f'{_dotted(node.value)}.{node.attr}'
+    return node.id if isinstance(node, ast.Name) else ''
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'torch._C._current_graph_task_id()',
+        'from torch._dynamo.eval_frame import skip_code',
+        'import torch._dynamo',
+        'from torch.utils._pytree import tree_map',
+        'from torch.utils.flop_counter import flop_registry',
+        'storage._cdata',
+        'node.tensor._version',
+        "hasattr(function, '_torchdynamo_disable')",
+        'operator.python_key_table',
+        'module._forward_hooks[3] = hook',
+    ],
+)
+def test_the_check_finds(line: str) -> None:
+    _modules_of_torch_private()
+    assert list(private_names_in(line))
+
+
+@pytest.mark.parametrize('line', ['torch.ones(2)', 'str(torch.__version__)', 'self._version', 'aten._flash_attention'])
+def test_the_check_lets_pass(line: str) -> None:
+    assert not list(private_names_in(line))
+
+
+# -- a missing name ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[PrivateName]:
+    """Names that a test adds are forgotten."""
+    names = list(torch_private.NAMES)
+    monkeypatch.setattr(torch_private, 'NAMES', names)
+    return names
+
+
+def test_a_missing_name_raises_what_is_missing_and_where_it_was_seen_when_used(names: list[PrivateName]) -> None:
+    message = f'torch {torch.__version__} has no torch._C._gone (seen in torch 2.6)'.replace('+', r'\+')
+    gone = private('torch._C._gone', seen='2.6', module=__name__)
+    for use in (gone, lambda: gone.part, lambda: isinstance(3, gone), type('Derived', (object,), {'__init__': gone})):
+        with pytest.raises(MissingTorchNameError, match=message.replace('(', r'\(').replace(')', r'\)')):
+            use()
+    assert not hasattr(gone, '__wrapped__')
+
+
+def test_a_class_may_be_derived_from_a_missing_one_but_not_made(names: list[PrivateName]) -> None:
+    class Derived(private('torch._C._Gone', seen='2.6', module=__name__)):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(MissingTorchNameError, match='_Gone'):
+        Derived()
+
+
+def test_a_missing_attribute_is_told(names: list[PrivateName]) -> None:
+    of_class = private_attribute('torch.Tensor._gone', seen='2.6', module=__name__)
+    private_attribute('torch.nn.Module._gone_too', seen='2.6', module=__name__, owner=torch.nn.Module)
+    with pytest.raises(MissingTorchNameError, match=r'torch\.Tensor\._gone'):
+        of_class(torch.ones(1))
+    this = sys.modules[__name__]
+    assert [name.path for name in torch_private.missing(this)] == ['torch.Tensor._gone', 'torch.nn.Module._gone_too']
+    assert torch_private.missing(graph_tasks) == []
+    with pytest.raises(MissingTorchNameError, match=r'_gone \(seen in torch 2\.6\), torch\.nn\.Module\._gone_too'):
+        require(graph_tasks, this)
+
+
+#: Deletes every private name that can be deleted, then imports the package.
+WITHOUT_PRIVATE_NAMES = """
+import importlib, pkgutil, sys
+import composer, torch, torch._dynamo, torch.distributed.fsdp, torch.profiler._memory_profiler, torch.utils.flop_counter
+from composer_memprof.recorders import torch_private
+for module in pkgutil.iter_modules(torch_private.__path__):
+    importlib.import_module(f'{torch_private.__name__}.{module.name}')
+paths = [name.path for name in torch_private.NAMES if name.owner is None]
+for name in [name for name in sys.modules if name.startswith('composer_memprof')]:
+    del sys.modules[name]
+deleted = []
+for path in paths:
+    owner, _, name = path.rpartition('.')
+    try:
+        delattr(torch_private._look_up(owner), name)
+    except (AttributeError, TypeError):  # an inherited attribute, or one of a class of C
+        continue
+    try:
+        torch_private._look_up(path)
+    except AttributeError:
+        deleted.append(path)
+import composer_memprof
+for name in composer_memprof.__all__:
+    getattr(composer_memprof, name)
+from composer_memprof.recorders import torch_private
+for module in pkgutil.iter_modules(torch_private.__path__):
+    importlib.import_module(f'{torch_private.__name__}.{module.name}')
+from composer_memprof.recorders.flops import recorder as flops
+from composer_memprof.recorders.modules import recorder as modules
+from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
+lacking = {name.path for name in torch_private.missing()}
+assert lacking >= set(deleted), set(deleted) - lacking
+assert len(deleted) > 30, deleted
+assert 'torch._C._current_graph_task_id' in deleted and 'torch._dynamo.eval_frame.skip_code' in deleted
+for recorder in (flops, modules, saved_tensors):
+    assert 'torch._C._current_graph_task_id' in {name.path for name in torch_private.missing(*recorder.NEEDS)}
+try:
+    torch_private.graph_tasks.in_backward()
+except torch_private.MissingTorchNameError as error:
+    print(error)
+"""
+
+
+def test_without_private_names_the_package_imports_and_each_recorder_tells_what_it_lacks() -> None:
+    run = subprocess.run([sys.executable, '-c', WITHOUT_PRIVATE_NAMES], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert f'torch {torch.__version__} has no torch._C._current_graph_task_id (seen in torch 2.7 to 2.11)' in run.stdout
