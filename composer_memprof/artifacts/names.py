@@ -16,6 +16,7 @@ from typing import Optional
 from composer.core import Timestamp
 from composer.utils import dist
 
+from composer_memprof.artifacts.containment import inside as inside
 from composer_memprof.artifacts.numbering import before_suffix, counted
 from composer_memprof.messages import allowed_are
 
@@ -163,16 +164,3 @@ def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
 def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
     """The run's folder, from a template over run variables."""
     return Path(template.format(**_run_variables(run_name, rank)))
-
-
-def inside(folder: Path, name: str) -> Path:
-    """``folder / name``, with every link followed.
-
-    Raises:
-        ValueError: if that leads out of ``folder``.
-    """
-    home = folder.resolve()
-    path = (home / name).resolve()
-    if home != path and home not in path.parents:
-        raise ValueError(f'{name!r} leads out of {str(folder)!r}')
-    return path
