@@ -123,13 +123,13 @@ def inspect(
 ) -> None:
     """Say what filled the memory at its peak. Runs nothing that is in the file."""
     from composer_memprof.analysis.memory.snapshot_report import report_on
-    from composer_memprof.analysis.run_snapshots import snapshots_of
+    from composer_memprof.analysis.run import snapshots_by_rank
     from composer_memprof.analysis.snapshot.loading import load_snapshot
     from composer_memprof.report.text.snapshot_tables import report_text
 
     with _refusing_in_one_line(snapshot):
-        folder, snapshot = snapshot, next(iter(snapshots_of(snapshot).values()))
-        answer = report_on(load_snapshot(snapshot))
+        folder, snapshot = snapshot, next(iter(snapshots_by_rank(snapshot).values()))
+        answer = report_on(load_snapshot(snapshot, limit_memory=True))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(answer)))
         return
@@ -152,7 +152,7 @@ def diff(
     from composer_memprof.report.text.snapshot_tables import diff_text
 
     with _refusing_in_one_line(before, after):
-        found = compare(before, after)
+        found = compare(before, after, limit_memory=True)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found)))
     else:
@@ -162,11 +162,11 @@ def diff(
 @contextlib.contextmanager
 def _refusing_in_one_line(*paths: Path) -> Iterator[None]:
     """Around the reading of files that are not trusted."""
+    from composer_memprof.analysis.snapshot.limits import run_in_child_with_time_limit, seconds_to_read
     from composer_memprof.analysis.snapshot.loading import SnapshotError
-    from composer_memprof.analysis.snapshot.time_limit import go_on_within, seconds_to_read
 
     try:
-        go_on_within(seconds_to_read(paths))
+        run_in_child_with_time_limit(seconds_to_read(paths))
     except TimeoutError as error:
         _say(f'{" and ".join(map(str, paths))}: {error}; a snapshot of this size takes a fraction of that')
         raise typer.Exit(1) from None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from composer_memprof.analysis.memory.diff import diff
-from composer_memprof.analysis.run_snapshots import snapshots_of
+from composer_memprof.analysis.run import snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.artifacts.manifest import Entry, append_line
 from tests.conftest import child_environment
@@ -55,7 +55,7 @@ def test_devices_that_only_one_has_are_named() -> None:
     content = plain(event('alloc', 1, 10), segments=[segment((5, 70), device=3)])
     found = diff(saved(BEFORE, 'a'), saved(content, 'b'))
     assert [device.device for device in found.devices] == [0]
-    assert found.notes == ['Device 3 is only in the second.']
+    assert found.notes == ['Device 3 is only in the second snapshot.']
 
 
 def test_of_a_run_the_newest_snapshot_of_each_rank_counts() -> None:
@@ -81,7 +81,7 @@ def test_a_name_in_a_manifest_that_leaves_its_folder_is_refused(name: str) -> No
     line = {**entry, 'path': name, 'sha256': '', 'rank': 0, 'batch': 1}
     Path('run/rank0.manifest.jsonl').write_text(json.dumps(line))
     with pytest.raises(SnapshotError, match='leaves its folder'):
-        snapshots_of(Path('run'))
+        snapshots_by_rank(Path('run'))
 
 
 def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

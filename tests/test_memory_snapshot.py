@@ -28,8 +28,9 @@ from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.recorders.allocations import out_of_memory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
-from composer_memprof.recorders.allocations.out_of_memory import facts_of, is_out_of_memory
+from composer_memprof.recorders.allocations.out_of_memory import is_out_of_memory, parse_out_of_memory
 from composer_memprof.recorders.kineto import KinetoRecorder
+from composer_memprof.recorders.torch_private import cuda_allocator
 from tests.conftest import entries, loader, make_trainer, train
 
 RUN = Path('test-run/torch_traces')
@@ -232,7 +233,7 @@ def test_module_marks_follow_nested_forwards_and_leave_no_hook() -> None:
     model(torch.ones(1, 4))
     annotations.leave_modules()
     model(torch.ones(1, 4))
-    assert [name for _, name in annotations.as_dict()['modules']] == ['', '0', '', '1', '1.0', '1', '', '']
+    assert [name for _, name in annotations.modules] == ['', '0', '', '1', '1.0', '1', '', '']
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -246,7 +247,7 @@ class Residual(torch.nn.Module):
 
 
 def modules_marked(annotations: Annotations) -> list[str]:
-    return [name for name, _ in itertools.groupby(name for _, name in annotations.as_dict()['modules'])]
+    return [name for name, _ in itertools.groupby(name for _, name in annotations.modules)]
 
 
 def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_are() -> None:
@@ -265,9 +266,9 @@ def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_a
     annotations.mark('optimizer', 0)
     assert modules_marked(annotations)[-1] == ''
     annotations.leave_modules()
-    marks = len(annotations.as_dict()['modules'])
+    marks = len(annotations.modules)
     later.backward()
-    assert len(annotations.as_dict()['modules']) == marks
+    assert len(annotations.modules) == marks
 
 
 class Views(torch.nn.Module):
@@ -405,19 +406,19 @@ def test_the_bytes_that_the_host_could_not_give_are_read_from_the_message() -> N
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 58)
     assert is_out_of_memory(caught.value)
-    assert facts_of(caught.value)['requested'] == 1 << 60
+    assert parse_out_of_memory(caught.value).requested == 1 << 60
 
 
 def test_one_observer_serves_all_who_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     attached: list[Any] = []
-    monkeypatch.setattr(torch._C, '_cuda_attach_out_of_memory_observer', attached.append, raising=False)
+    monkeypatch.setattr(cuda_allocator, 'attach_out_of_memory_observer', attached.append)
     monkeypatch.setattr(out_of_memory, '_attached', False)
     heard: list[Any] = []
     for number in range(2):
-        listener = functools.partial(lambda number, *facts: heard.append((number, *facts)), number)
-        out_of_memory.listen(listener)
+        observer = functools.partial(lambda number, *facts: heard.append((number, *facts)), number)
+        out_of_memory.add_observer(observer)
         attached[0](0, 10, 20, 5)
-        out_of_memory.leave(listener)
+        out_of_memory.remove_observer(observer)
     attached[0](0, 10, 20, 5)
     assert (len(attached), heard) == (1, [(0, 0, 10, 20, 5), (1, 0, 10, 20, 5)])
 

@@ -26,13 +26,14 @@ from composer_memprof.callbacks.parts.snapshot_recording import Make, SnapshotRe
 from composer_memprof.messages import warn
 from composer_memprof.recorders.allocations import cpu_allocations
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.recorders.allocations.notes import Failure, OutOfMemory
 from composer_memprof.recorders.allocations.out_of_memory import (
-    describe,
-    facts_of,
+    add_observer,
+    describe_error,
     is_out_of_memory,
-    leave,
-    listen,
+    parse_out_of_memory,
     pending_error,
+    remove_observer,
 )
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
@@ -145,7 +146,7 @@ class MemorySnapshot(PhasedCallback):
         self._stood_by = 0.0
         self._may_stand_by = False
         #: What ended the fit, where it did not come to its end.
-        self._of_broken_fit: Optional[dict[str, Any]] = None
+        self._of_broken_fit: Optional[Failure] = None
 
     def _check(self, state: State) -> None:
         self._ooms, self._of_broken_fit = 0, None
@@ -202,7 +203,7 @@ class MemorySnapshot(PhasedCallback):
         try:
             self._save(recording.end(state, self._of_broken_fit), stamp, failure)
         finally:
-            recording.let_go()
+            recording.release()
 
     def _save(self, make: Make, stamp: Stamp, failure: str = '') -> None:
         """Write the snapshot's files. ``failure``: what it was taken for, of which a word is said."""
@@ -233,7 +234,7 @@ class MemorySnapshot(PhasedCallback):
         super().fit_start(state, logger)
         self._of_broken_fit = None
         if self._on_oom and self.kineto is None:
-            listen(self._out_of_memory)
+            add_observer(self._out_of_memory)
 
     def _before_batch(self, stage: str, state: State) -> None:
         if not self._may_stand_by:
@@ -271,16 +272,15 @@ class MemorySnapshot(PhasedCallback):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self.stand_down()
-        leave(self._out_of_memory)
+        remove_observer(self._out_of_memory)
         super().fit_end(state, logger)
 
     def _broke_off(self, state: State) -> None:
-        leave(self._out_of_memory)
+        remove_observer(self._out_of_memory)
         error = pending_error()  # no longer than here: its frames hold what the failed batch held
         oom = is_out_of_memory(error)
-        self._of_broken_fit = {'error': describe(error)}
-        if error is not None and oom:
-            self._of_broken_fit['oom'] = facts_of(error)
+        shortage = parse_out_of_memory(error) if error is not None and oom else None
+        self._of_broken_fit = Failure(describe_error(error), shortage)
         wanted = not self._ooms if oom else self._on_exception  # the first snapshot of running out tells most
         if not self._stand_by.active or not wanted:
             self.stand_down()  # an open window is saved as it is
@@ -301,12 +301,17 @@ class MemorySnapshot(PhasedCallback):
             return
         self._ooms += 1
         try:
-            oom = {'device': device, 'requested': requested, 'total': total, 'free': free}
-            oom['allocated'] = torch.cuda.memory_allocated(device)
-            oom['reserved'] = torch.cuda.memory_reserved(device)
+            oom = OutOfMemory(
+                device=device,
+                requested=requested,
+                allocated=torch.cuda.memory_allocated(device),
+                reserved=torch.cuda.memory_reserved(device),
+                free=free,
+                total=total,
+            )
             with uninterrupted():
                 stamp = replace(self._stamp('train', state), mark='.oom')
-                self._save(recording.take(state, {'oom': oom}), stamp, 'out of memory')
+                self._save(recording.take(state, Failure(oom=oom)), stamp, 'out of memory')
         except Exception as error:  # it would take the place of the out-of-memory error
             self._step_aside(error)
 
