@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from composer_memprof.analysis.memory.diff import diff
-from composer_memprof.analysis.run import snapshots_by_rank
+from composer_memprof.analysis.run import list_artifacts, snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.artifacts.manifest import Entry, append_line
 from tests.conftest import child_environment
@@ -70,6 +70,18 @@ def test_of_a_run_the_newest_snapshot_of_each_rank_counts() -> None:
     assert found.notes == ['Only run2 has rank 1.']
     with_file = diff(saved(BEFORE, 'a'), Path('run2'))
     assert [(device.rank, device.after) for device in with_file.devices] == [(None, 320)]
+
+
+def test_the_files_of_a_run_are_listed_from_its_folder_or_with_its_subfolders() -> None:
+    listed('run', 'rank0.4.pickle', BEFORE, batch=4)
+    listed('run', 'rank1.2.pickle', BEFORE, rank=1, batch=2)
+    listed('run', 'gone.pickle', None, batch=3, status='removed')
+    names = ['rank1.2.pickle', 'rank0.4.pickle']
+    folder = Path('run/torch_traces')
+    assert list_artifacts([Path('run')]) == []
+    for found in (list_artifacts([folder]), list_artifacts([Path('run')], recursive=True)):
+        assert [artifact.entry.path for artifact in found] == names
+        assert [artifact.checked_path() for artifact in found] == [(folder / name).resolve() for name in names]
 
 
 @pytest.mark.parametrize('name', ['../secret.pickle', '/etc/passwd', 'link/x.pickle', '', 'x\0y'])

@@ -1,9 +1,9 @@
 """The category of each block, and the rule that decided it.
 
 :data:`_RULES` is the one table of rules. They are tried in its order, and the first that applies decides. Rules by tensors
-come first: a recorder saw a tensor at the block's address. Rules by phases compare the phases in which the block was
-allocated and freed. Rules by stacks use the innermost frame with a known part of training. A snapshot of another
-program has no tensors and no phases, so only rules by stacks apply.
+come first: a recorder saw a tensor at the block's address. Rules by phases use the phases in which the block was
+allocated and freed. Rules by stacks use the stacks that allocated and freed it. A snapshot of another program has no
+tensors and no phases, so only rules by stacks apply.
 """
 
 from __future__ import annotations
@@ -14,14 +14,28 @@ from functools import cached_property
 
 import numpy as np
 
-from composer_memprof import vocabulary
 from composer_memprof.analysis.memory import stack_kinds
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
 from composer_memprof.analysis.memory.phases import rows_at
 from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, DeviceHistory, Snapshot, Tensors
+from composer_memprof.vocabulary import (
+    ACTIVATION,
+    BACKWARD,
+    CATEGORY_KEYS,
+    DATALOADER,
+    FORWARD,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    TEMPORARY,
+    TENSOR_CATEGORIES,
+    UNKNOWN,
+)
 
 #: In the order of their codes.
-CATEGORIES = vocabulary.CATEGORY_KEYS
+CATEGORIES = CATEGORY_KEYS
 
 #: Times at which the addresses of tensors are compared with blocks. A recorder notes them at a window's start and end.
 _MOST_LOOKUPS = 64
@@ -60,7 +74,7 @@ class _Facts:
         return np.append(self._snapshot.tensors.category, np.int8(-1))[self.tensor]
 
     def holds_tensor(self, category: str) -> np.ndarray:
-        return self._tensor_category == vocabulary.TENSOR_CATEGORIES.index(category)
+        return self._tensor_category == TENSOR_CATEGORIES.index(category)
 
     @cached_property
     def allocated_before(self) -> np.ndarray:
@@ -129,8 +143,8 @@ class _Facts:
         return self._freed_by == kind
 
     @cached_property
-    def allocated_without_stack(self) -> np.ndarray:
-        """Allocated on the threads of a GPU's backward pass, which have no Python stacks."""
+    def allocated_in_backward_thread(self) -> np.ndarray:
+        """Allocated without a stack on a GPU: threads of the backward pass have no Python stacks."""
         if not self._backward_has_no_stacks:
             return self._nothing
         return (self._blocks.stack == 0) & (self._blocks.start >= 0)
@@ -143,112 +157,75 @@ class _Facts:
         return bool(np.any(action > FREE_COMPLETED) and np.any(allocations > 0) and np.any(allocations == 0))
 
     @cached_property
-    def kept_or_zeroed(self) -> np.ndarray:
+    def kept_until_zero_grad(self) -> np.ndarray:
+        """Not freed, or freed by ``zero_grad``."""
         return ~self.freed | self.freed_by(stack_kinds.ZERO_GRAD)
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """``category`` is decided for the blocks where ``applies`` is true; ``reason`` says why, for people."""
+    """Blocks for which ``applies`` is true get ``category``; ``reason`` tells people why."""
 
-    reason: str
     category: str
+    reason: str
     applies: Callable[[_Facts], np.ndarray]
 
 
 def _holds_tensor(category: str) -> _Rule:
-    return _Rule('a tensor of this category was seen in it', category, lambda facts: facts.holds_tensor(category))
+    return _Rule(category, 'a tensor of this category was seen in it', lambda of: of.holds_tensor(category))
 
 
 _RULES = (
-    *map(_holds_tensor, vocabulary.TENSOR_CATEGORIES),
+    *map(_holds_tensor, TENSOR_CATEGORIES),
     # By phases.
-    _Rule('allocated and freed in the same phase', vocabulary.TEMPORARY, lambda facts: facts.freed_in_same_phase),
+    _Rule(TEMPORARY, 'allocated and freed in the same phase', lambda of: of.freed_in_same_phase),
+    _Rule(INPUT, 'allocated while a batch was loaded', lambda of: of.allocated_in(DATALOADER)),
+    _Rule(ACTIVATION, 'allocated in forward, freed in a later phase', lambda of: of.allocated_in(FORWARD) & of.freed),
     _Rule(
-        'allocated while a batch was loaded', vocabulary.INPUT, lambda facts: facts.allocated_in(vocabulary.DATALOADER)
-    ),
-    _Rule(
-        'allocated in forward, freed in a later phase',
-        vocabulary.ACTIVATION,
-        lambda facts: facts.allocated_in(vocabulary.FORWARD) & facts.freed,
-    ),
-    _Rule(
+        ACTIVATION,
         'allocated in forward of the last batch, not freed',
-        vocabulary.ACTIVATION,
-        lambda facts: facts.allocated_in(vocabulary.FORWARD) & facts.allocated_in_last_batch,
+        lambda of: of.allocated_in(FORWARD) & of.allocated_in_last_batch,
     ),
-    _Rule(
-        'allocated in forward, kept after its batch',
-        vocabulary.UNKNOWN,
-        lambda facts: facts.allocated_in(vocabulary.FORWARD),
-    ),
-    _Rule(
-        'allocated in backward, kept after it',
-        vocabulary.GRADIENT,
-        lambda facts: facts.allocated_in(vocabulary.BACKWARD),
-    ),
-    _Rule(
-        'allocated by the optimizer, not freed',
-        vocabulary.OPTIMIZER_STATE,
-        lambda facts: facts.allocated_in(vocabulary.OPTIMIZER) & ~facts.freed,
-    ),
-    _Rule(
-        'allocated by the optimizer, freed in a later phase',
-        vocabulary.TEMPORARY,
-        lambda facts: facts.allocated_in(vocabulary.OPTIMIZER),
-    ),
+    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(FORWARD)),
+    _Rule(GRADIENT, 'allocated in backward, kept after it', lambda of: of.allocated_in(BACKWARD)),
+    _Rule(OPTIMIZER_STATE, 'allocated by the optimizer, not freed', lambda of: of.allocated_in(OPTIMIZER) & ~of.freed),
+    _Rule(TEMPORARY, 'allocated by the optimizer, freed in a later phase', lambda of: of.allocated_in(OPTIMIZER)),
     # By stacks.
     _Rule(
+        OPTIMIZER_STATE,
         'by stack: allocated by an optimizer, not freed',
-        vocabulary.OPTIMIZER_STATE,
-        lambda facts: facts.allocated_by(stack_kinds.OPTIMIZER) & ~facts.freed,
+        lambda of: of.allocated_by(stack_kinds.OPTIMIZER) & ~of.freed,
     ),
+    _Rule(TEMPORARY, 'by stack: allocated by an optimizer, freed', lambda of: of.allocated_by(stack_kinds.OPTIMIZER)),
     _Rule(
-        'by stack: allocated by an optimizer, freed',
-        vocabulary.TEMPORARY,
-        lambda facts: facts.allocated_by(stack_kinds.OPTIMIZER),
-    ),
-    _Rule(
+        GRADIENT,
         'by stack: allocated in backward, kept or freed by zero_grad',
-        vocabulary.GRADIENT,
-        lambda facts: facts.allocated_by(stack_kinds.BACKWARD) & facts.kept_or_zeroed,
+        lambda of: of.allocated_by(stack_kinds.BACKWARD) & of.kept_until_zero_grad,
     ),
+    _Rule(TEMPORARY, 'by stack: allocated in backward, freed', lambda of: of.allocated_by(stack_kinds.BACKWARD)),
     _Rule(
-        'by stack: allocated in backward, freed',
-        vocabulary.TEMPORARY,
-        lambda facts: facts.allocated_by(stack_kinds.BACKWARD),
-    ),
-    _Rule(
+        GRADIENT,
         'no stack, as in backward threads: kept or freed by zero_grad',
-        vocabulary.GRADIENT,
-        lambda facts: facts.allocated_without_stack & facts.kept_or_zeroed,
+        lambda of: of.allocated_in_backward_thread & of.kept_until_zero_grad,
     ),
-    _Rule('no stack, as in backward threads: freed', vocabulary.TEMPORARY, lambda facts: facts.allocated_without_stack),
+    _Rule(TEMPORARY, 'no stack, as in backward threads: freed', lambda of: of.allocated_in_backward_thread),
     _Rule(
+        ACTIVATION,
         'by stack: allocated in forward, freed in backward',
-        vocabulary.ACTIVATION,
-        lambda facts: facts.allocated_by(stack_kinds.FORWARD) & facts.freed_by(stack_kinds.BACKWARD),
+        lambda of: of.allocated_by(stack_kinds.FORWARD) & of.freed_by(stack_kinds.BACKWARD),
     ),
     _Rule(
+        ACTIVATION,
         'by stack: allocated in forward, not freed',
-        vocabulary.ACTIVATION,
-        lambda facts: facts.allocated_by(stack_kinds.FORWARD) & ~facts.freed,
+        lambda of: of.allocated_by(stack_kinds.FORWARD) & ~of.freed,
     ),
     _Rule(
-        'by stack: allocated in forward, freed elsewhere',
-        vocabulary.TEMPORARY,
-        lambda facts: facts.allocated_by(stack_kinds.FORWARD),
+        TEMPORARY, 'by stack: allocated in forward, freed elsewhere', lambda of: of.allocated_by(stack_kinds.FORWARD)
     ),
-    _Rule(
-        'by stack: allocated by a data loader', vocabulary.INPUT, lambda facts: facts.allocated_by(stack_kinds.LOADER)
-    ),
-    _Rule(
-        'by stack: allocated when its module was made',
-        vocabulary.PARAMETER,
-        lambda facts: facts.allocated_by(stack_kinds.MODULE),
-    ),
+    _Rule(INPUT, 'by stack: allocated by a data loader', lambda of: of.allocated_by(stack_kinds.LOADER)),
+    _Rule(PARAMETER, 'by stack: allocated when its module was made', lambda of: of.allocated_by(stack_kinds.MODULE)),
     # The rest.
-    _Rule('allocated before the recording began', vocabulary.UNKNOWN, lambda facts: facts.allocated_before),
+    _Rule(UNKNOWN, 'allocated before the recording began', lambda of: of.allocated_before),
 )
 _NO_RULE = len(_RULES)
 #: The reasons of the rules, for people, in the order of their codes.
@@ -258,7 +235,7 @@ RULES = (*(rule.reason for rule in _RULES), 'no rule applies')
 def categories(snapshot: Snapshot, history: DeviceHistory, blocks: Lifetimes) -> Categories:
     """The category of each block of a device."""
     facts = _Facts(snapshot, history, blocks)
-    category = np.full(len(blocks), CATEGORIES.index(vocabulary.UNKNOWN), dtype=np.int8)
+    category = np.full(len(blocks), CATEGORIES.index(UNKNOWN), dtype=np.int8)
     decided_by = np.full(len(blocks), _NO_RULE, dtype=np.int8)
     undecided = np.ones(len(blocks), dtype=bool)
     for code, rule in enumerate(_RULES):

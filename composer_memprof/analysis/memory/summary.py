@@ -265,8 +265,8 @@ def _value(kind: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _read(kind, value, name)  # type: ignore[arg-type]
     if type(value) is not kind or (kind is int and abs(value) > LARGEST):
-        raise SummaryError(f'{name} must be {_NAMES.get(kind) or origin.__name__}, not {shown(value)}')
+        raise SummaryError(f'{name} must be {_TYPES[origin or kind]}, not {shown(value)}')
     return printable(value) if kind is str else value
 
 
-_NAMES = {int: 'a whole number', str: 'text', bool: 'true or false'}
+_TYPES = {int: 'a whole number', str: 'text', bool: 'true or false', list: 'a list', dict: 'a mapping'}

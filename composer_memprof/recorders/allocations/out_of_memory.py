@@ -15,6 +15,8 @@ import torch
 from composer_memprof.recorders.allocations.notes import OutOfMemory
 from composer_memprof.recorders.torch_private import cuda_allocator
 
+#: The modules of ``torch_private`` that this one needs.
+NEEDS = (cuda_allocator,)
 #: Takes the device's index, and in bytes: the size of the request, of the device's memory, and of its free memory.
 Observer = Callable[[int, int, int, int], None]
 
