@@ -1,4 +1,4 @@
-"""From a snapshot to its peak: when it was, and what was allocated."""
+"""The peak of a snapshot: when it was and what was allocated, and what ``inspect`` prints of it."""
 
 from __future__ import annotations
 

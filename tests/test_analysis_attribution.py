@@ -1,4 +1,4 @@
-"""What filled the memory: sums that are exact, and categories by what was seen, by phase and by stack."""
+"""Attribution: sums are exact, and categories come from tensors, phases and stacks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def device(content: Any) -> DeviceReport:
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict[str, Any]:
-    """Of a caching allocator that reuses addresses, whose recording began late and may have lost its beginning."""
+    """Histories of a caching allocator that reuses addresses. The recording may have lost its beginning."""
     live: dict[int, int] = {}
     waiting: dict[int, int] = {}
     events = []
@@ -80,7 +80,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def by_walking(snapshot: Snapshot) -> tuple[list[int], list[int]]:
-    """Bytes allocated and active over time, block by block: slow, and plain to see."""
+    """Bytes allocated and active over time, computed block by block: slow and simple."""
     history = snapshot.devices[0]
     events = list(zip(history.action.tolist(), history.address.tolist(), history.size.tolist()))
     ends = dict(

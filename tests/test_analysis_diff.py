@@ -1,4 +1,4 @@
-"""What grew between two snapshots, and between two runs."""
+"""Changes between two snapshots and between two runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AFTER = plain(
 
 
 def listed(folder: str, name: str, content: Any, rank: int = 0, batch: int = 1, **more: Any) -> None:
-    """A snapshot in a run's folder, and the line of its manifest."""
+    """Write a snapshot into a run's folder, and its line in the manifest."""
     home = Path(folder) / 'torch_traces'
     home.mkdir(parents=True, exist_ok=True)
     if content is not None:

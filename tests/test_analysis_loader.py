@@ -1,4 +1,4 @@
-"""A snapshot that is not trusted: nothing in it is run, none is half read, and none takes the machine's memory."""
+"""Untrusted snapshots: nothing in them runs, none is read in part, and none uses up the machine's memory."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _nested(depth: int) -> bytes:
 
 
 def _zeros() -> bytes:
-    """A gigabyte of nothing, in one megabyte."""
+    """A gigabyte of zeros in one megabyte."""
     packer = zlib.compressobj(9, wbits=31)
     piece = bytes(1 << 20)
     return packer.compress(b'\x80\x04') + b''.join(packer.compress(piece) for _ in range(1024)) + packer.flush()

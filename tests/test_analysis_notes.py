@@ -1,4 +1,4 @@
-"""The notes in a snapshot: what a recorder writes is what the analysis reads, of this version and of others."""
+"""The notes in a snapshot: the analysis reads what a recorder writes, also of other versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``.summary.json`` beside a snapshot: what is written is what is read, and a file that is not trusted is checked."""
+"""The ``.summary.json`` beside a snapshot: it is read as it was written, and untrusted values are checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTEGERS = st.integers(-(2**63) + 1, 2**63 - 1)
 
 @st.composite
 def summaries(draw: st.DrawFn, kind: Any = SnapshotSummary) -> Any:
-    """Any value of a type that a summary is made of."""
+    """Any value of a type that occurs in a summary."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Union:
         return draw(st.none() | summaries(arguments[0]))
@@ -78,7 +78,7 @@ def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
 
 
 def written(**changes: Any) -> Path:
-    """A summary with other values, by dotted key."""
+    """Write a summary with some values changed; ``__`` in a key separates the steps to it."""
     summary = summary_of(report_on(read_snapshot(the_content()))).as_dict()
     for key, value in changes.items():
         *way, last = key.split('__')

@@ -1,4 +1,4 @@
-"""MemorySnapshot: Composer's, on a CPU too, in any number of windows."""
+"""MemorySnapshot: as Composer's, also on a CPU and with any number of windows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUN = Path('test-run/torch_traces')
 
 
 def live_peak(snapshot: dict[str, Any]) -> int:
-    """The largest sum of live bytes, by walking the events."""
+    """The largest sum of live bytes, computed event by event."""
     live = peak = 0
     seen: dict[int, int] = {}
     for event in snapshot['device_traces'][0]:
@@ -272,7 +272,7 @@ def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_a
 
 
 class Views(torch.nn.Module):
-    """A view whose base is changed in place is handed to a module, then used."""
+    """Hands a view of a tensor that was changed in place to a module, then uses it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -463,7 +463,7 @@ def test_standing_by_keeps_out_of_what_composers_profiler_records(warmup: int) -
 
 
 class Breaks(Callback):
-    """Fails once, at batch 4, in the middle of a batch."""
+    """Fails once, in the middle of batch 4."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -471,7 +471,7 @@ class Breaks(Callback):
     def after_forward(self, state: Any, logger: Any) -> None:
         if state.timestamp.batch == 4 and not self.failed:
             self.failed = True
-            activation = torch.empty(10)  # lives as long as this frame, and so as the error
+            activation = torch.empty(10)  # lives as long as this frame, so as long as the error
             self.held = weakref.ref(activation)
             raise RuntimeError('once')
 

@@ -45,9 +45,9 @@ class OutOfMemoryEvent:
 
 
 def failure_moment(snapshot: Snapshot, history: DeviceHistory) -> Optional[int]:
-    """The number of a device's events before the training failed; None if the snapshot was not taken for a failure.
+    """The number of events before the training failed: before the last ``oom`` event, or all if there is none.
 
-    They are the events before the last ``oom`` event, or all if there is none.
+    None if the snapshot was not taken for a failure.
     """
     if not snapshot.error and snapshot.oom is None:
         return None

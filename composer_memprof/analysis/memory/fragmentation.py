@@ -1,4 +1,4 @@
-"""Reserved memory that is not used: in empty segments, in holes between blocks, and who made the allocator reserve it.
+"""Reserved memory that is not used: its size, its layout, and the code that made the allocator reserve it.
 
 A CPU has no caching allocator, so none of this exists there.
 """

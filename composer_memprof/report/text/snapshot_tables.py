@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from composer_memprof.analysis.memory.attribution import PlaceShare
-from composer_memprof.analysis.memory.diff import DeviceDiff, Diff
+from composer_memprof.analysis.memory.diff import CategoryChange, DeviceDiff, Diff
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
@@ -73,9 +73,9 @@ def _peak(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableTyp
     """The allocated blocks by category and by place."""
     yield Text(title, style='bold')
     when = _when(peak.batch, peak.phase)
+    when.append(f'event {peak.event} of {peak.events}')
     if peak.time_us is not None:
-        when.append(f'{peak.time_us / 1000:.1f} ms after the first event')
-    when.append(f'after event {peak.event} of {peak.events}')
+        when.append(f'{peak.time_us / 1000:.1f} ms after the first')
     yield _indented(Text(', '.join(when)))
     for line in more:
         yield _indented(Text(line))
@@ -103,7 +103,7 @@ def _idle(device: DeviceReport) -> Iterator[RenderableType]:
     if lost.idle_segments is not None and lost.holes is not None and lost.largest_hole is not None:
         text += (
             f': {human_bytes(lost.idle_segments)} in empty segments, {human_bytes(lost.holes)} between blocks. '
-            f'The largest allocation that fits there: {human_bytes(lost.largest_hole)}.'
+            f'Largest allocation that fits there: {human_bytes(lost.largest_hole)}.'
         )
     yield _indented(Text(text))
     if lost.growing:
@@ -217,14 +217,7 @@ def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
     places = [place for place in device.places if place.bytes]
     if not changed and not places:
         return
-    table = _table('By category')
-    for name in ('change', 'before', 'after'):
-        _column(table, name, 'right')
-    _column(table, 'category')
-    for category in changed:
-        sizes = (human_bytes(category.before), human_bytes(category.after))
-        table.add_row(_signed(category.bytes), *sizes, _label(category.category))
-    yield table
+    yield _by_category(changed)
     yield Text()
     yield Text('By place in the code', style='bold')
     for place in places[:_PLACES]:
@@ -245,14 +238,16 @@ def _rest(what: str, sizes: Sequence[int]) -> Iterator[RenderableType]:
         yield _indented(Text(f'and {human_bytes(sum(sizes))} in {len(sizes)} more {what}', style='dim'))
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style='bold'), title_justify='left', box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
-
-
-def _column(table: Table, name: str, justify: str = 'left') -> None:
-    table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+def _by_category(changes: Sequence[CategoryChange]) -> Table:
+    title = Text('By category', style='bold')
+    table = Table(title=title, title_justify='left', box=None, header_style='dim', padding=(0, 2, 0, 0))
+    for name in ('change', 'before', 'after'):
+        table.add_column(name, justify='right', no_wrap=True)
+    table.add_column('category', no_wrap=True)
+    for change in changes:
+        sizes = (human_bytes(change.before), human_bytes(change.after))
+        table.add_row(_signed(change.bytes), *sizes, _label(change.category))
+    return table
 
 
 def _indented(text: Text) -> RenderableType:
