@@ -189,13 +189,13 @@ def inspect(
       composer-memprof inspect rank0.20.pickle --json
     """
     from composer_memprof.analysis.memory.snapshot_report import report_on
-    from composer_memprof.analysis.run_snapshots import snapshots_of
+    from composer_memprof.analysis.run import snapshots_by_rank
     from composer_memprof.analysis.snapshot.loading import load_snapshot
     from composer_memprof.report.text.snapshot_tables import report_text
 
     with _file_errors_in_one_line(snapshot):
-        given, snapshot = snapshot, next(iter(snapshots_of(snapshot).values()))
-        report = report_on(load_snapshot(snapshot))
+        given, snapshot = snapshot, next(iter(snapshots_by_rank(snapshot).values()))
+        report = report_on(load_snapshot(snapshot, limit_memory=True))
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(report)))
         return
@@ -223,7 +223,7 @@ def diff(
     from composer_memprof.report.text.snapshot_tables import diff_text
 
     with _file_errors_in_one_line(before, after):
-        found = compare(before, after)
+        found = compare(before, after, limit_memory=True)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found)))
     else:
@@ -233,11 +233,11 @@ def diff(
 @contextlib.contextmanager
 def _file_errors_in_one_line(*paths: Path) -> Iterator[None]:
     """Read files that are not trusted: limits the time, and turns errors into one line and an exit code."""
+    from composer_memprof.analysis.snapshot.limits import run_in_child_with_time_limit, seconds_to_read
     from composer_memprof.analysis.snapshot.loading import SnapshotError
-    from composer_memprof.analysis.snapshot.time_limit import go_on_within, seconds_to_read
 
     try:
-        go_on_within(seconds_to_read(paths))
+        run_in_child_with_time_limit(seconds_to_read(paths))
     except TimeoutError as error:
         say(f'{" and ".join(map(str, paths))}: {error}; a snapshot of this size takes a fraction of that')
         raise typer.Exit(1) from None

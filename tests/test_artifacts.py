@@ -23,10 +23,11 @@ from composer.core import Timestamp
 
 from composer_memprof.artifacts import uploading, writing
 from composer_memprof.artifacts.child import ReadAtFork, fork
+from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
-from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of, inside
+from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of
 from composer_memprof.artifacts.numbering import before_suffix
 from composer_memprof.artifacts.push import push
 from composer_memprof.artifacts.store import ArtifactStore, Part

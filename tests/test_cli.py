@@ -99,7 +99,7 @@ def test_ctrl_c_is_quiet_and_tells_what_is_there(workers: int) -> None:
             os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 128 + signal.SIGINT
     assert 'Traceback' not in errors
-    assert 'What quickstart left in runs/quickstart' in output
+    assert 'Artifacts of quickstart in runs/quickstart' in output
     assert 'torch_profiler' in output
     assert 'open' not in {entry.status for entry in entries(Path('runs'))}
 

@@ -13,10 +13,11 @@ from typing import Optional
 
 from composer.utils import dist
 
+from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
-from composer_memprof.artifacts.names import Naming, Stamp, inside
+from composer_memprof.artifacts.names import Naming, Stamp
 
 
 @dataclass(frozen=True)

@@ -175,16 +175,3 @@ def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
         return Path(template.format(**_run_variables(run_name, rank))).expanduser()
     except RuntimeError as error:
         raise ValueError(f'folder={template!r}: {error}') from error
-
-
-def inside(folder: Path, name: str) -> Path:
-    """``folder / name``, with every link resolved.
-
-    Raises:
-        ValueError: if that is outside of ``folder``.
-    """
-    root = folder.resolve()
-    path = (root / name).resolve()
-    if root != path and root not in path.parents:
-        raise ValueError(f'{name!r} is outside of {str(folder)!r}')
-    return path

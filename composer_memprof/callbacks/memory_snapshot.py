@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import torch
 from composer.core import State, Time
@@ -28,13 +28,14 @@ from composer_memprof.callbacks.parts.snapshot_recording import Make, SnapshotRe
 from composer_memprof.messages import check_one_of, check_switches, must_be, warn
 from composer_memprof.recorders.allocations import cpu_allocations
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.recorders.allocations.notes import Failure, OutOfMemory
 from composer_memprof.recorders.allocations.out_of_memory import (
-    describe,
-    facts_of,
+    add_observer,
+    describe_error,
     is_out_of_memory,
-    leave,
-    listen,
+    parse_out_of_memory,
     pending_error,
+    remove_observer,
 )
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
@@ -126,7 +127,7 @@ class MemorySnapshot(PhasedCallback):
         #: Whether it records outside of windows too, on this rank. Settled at INIT.
         self.uses_standby = False
         #: What ended the last fit, if it failed.
-        self._failure: Optional[dict[str, Any]] = None
+        self._failure: Optional[Failure] = None
 
     def _check(self, state: State) -> None:
         self._ooms, self._failure = 0, None
@@ -178,7 +179,7 @@ class MemorySnapshot(PhasedCallback):
         try:
             self._save(recording.end(state, self._failure), stamp, failure)
         finally:
-            recording.let_go()
+            recording.release()
 
     def _save(self, make: Make, stamp: Stamp, failure: str = '') -> None:
         """Write the snapshot's files. ``failure``: why it was taken; a warning then names the files."""
@@ -209,7 +210,7 @@ class MemorySnapshot(PhasedCallback):
         super().fit_start(state, logger)
         self._failure = None
         if self._on_oom and self.kineto is None:
-            listen(self._out_of_memory)
+            add_observer(self._out_of_memory)
 
     def _before_batch(self, stage: str, state: State) -> None:
         if not self.uses_standby:
@@ -244,16 +245,15 @@ class MemorySnapshot(PhasedCallback):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self.yield_resources()
-        leave(self._out_of_memory)
+        remove_observer(self._out_of_memory)
         super().fit_end(state, logger)
 
     def _fit_failed(self, state: State) -> None:
-        leave(self._out_of_memory)
+        remove_observer(self._out_of_memory)
         error = pending_error()  # not kept: its frames hold the tensors of the failed batch
         oom = is_out_of_memory(error)
-        self._failure = {'error': describe(error)}
-        if error is not None and oom:
-            self._failure['oom'] = facts_of(error)
+        shortage = parse_out_of_memory(error) if error is not None and oom else None
+        self._failure = Failure(describe_error(error), shortage)
         wanted = not self._ooms if oom else self._on_exception  # the first out-of-memory snapshot tells most
         if not self._standby.active or not wanted:
             self.yield_resources()  # an open window is saved as it is
@@ -274,12 +274,17 @@ class MemorySnapshot(PhasedCallback):
             return
         self._ooms += 1
         try:
-            oom = {'device': device, 'requested': requested, 'total': total, 'free': free}
-            oom['allocated'] = torch.cuda.memory_allocated(device)
-            oom['reserved'] = torch.cuda.memory_reserved(device)
+            oom = OutOfMemory(
+                device=device,
+                requested=requested,
+                allocated=torch.cuda.memory_allocated(device),
+                reserved=torch.cuda.memory_reserved(device),
+                free=free,
+                total=total,
+            )
             with uninterrupted():
                 stamp = replace(self._windows.stamp('train', state), mark='.oom')
-                self._save(recording.take(state, {'oom': oom}), stamp, 'out of memory')
+                self._save(recording.take(state, Failure(oom=oom)), stamp, 'out of memory')
         except Exception as error:  # it would replace the out-of-memory error
             self._disable(error)
 
