@@ -51,7 +51,7 @@ class Child:
     Args:
         pid (int): its process id.
         pipe (int): descriptor from which its results are read.
-        turn (int, optional): descriptor that tells it that it is its turn, if it waits for that.
+        turn (int, optional): descriptor to write to when it is the turn of a child that waits.
     """
 
     pid: int

@@ -133,12 +133,12 @@ def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> D
     for side, peak in enumerate((before.peak, after.peak)):
         for share in peak.categories:
             categories.setdefault(share.category, [0, 0])[side] += share.bytes
-        for holder in peak.holders:
-            frames = tuple(holder.frames)
-            sums = places.setdefault((holder.category, frames, holder.within), [0, 0, 0, 0])
-            sums[side] += holder.bytes
-            sums[side + 2] += holder.blocks
-            folded[frames] = holder.folded
+        for place in peak.holders:
+            frames = tuple(place.frames)
+            sums = places.setdefault((place.category, frames, place.within), [0, 0, 0, 0])
+            sums[side] += place.bytes
+            sums[side + 2] += place.blocks
+            folded[frames] = place.folded
     return DeviceDiff(
         rank=rank,
         device=before.device,

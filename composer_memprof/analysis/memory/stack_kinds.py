@@ -8,8 +8,7 @@ import numpy as np
 
 from composer_memprof.analysis.snapshot.model import Frame, Stack
 
-#: In the order of their codes.
-KINDS = ('unknown', 'forward', 'backward', 'optimizer', 'zero_grad', 'loader', 'module')
+#: Codes of the kinds. ``MODULE`` is the creation of a module.
 UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, LOADER, MODULE = range(7)
 #: Kind of a trainer's frame: the frames around it do not count.
 _TRAINER = -1

@@ -18,7 +18,7 @@ _PLAIN = {str, int, type(None)}
 class StackIndex:
     """Numbers each distinct stack; 0 is the empty one. Lists and frames that a pickle shares are read once.
 
-    Lists are told apart by ``id``, so they must stay alive as long as this object is used.
+    Lists are identified by ``id``, so they must stay alive as long as this object is used.
     """
 
     def __init__(self) -> None:

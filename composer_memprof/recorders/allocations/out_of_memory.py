@@ -1,4 +1,4 @@
-"""Out-of-memory errors: a call before a GPU's error is raised, and what an error's message says.
+"""Out-of-memory errors: observers that are called before a GPU's error is raised, and parsing an error's message.
 
 torch never removes an observer, so this module attaches one and forwards each call to those who registered here.
 """
