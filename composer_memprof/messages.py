@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 logger = logging.getLogger('composer_memprof')
 # Otherwise logging prints a warning on stderr a second time where nobody has configured it.
@@ -44,15 +44,15 @@ def warn(message: str) -> None:
         sys.stderr.write(f'composer_memprof: {message}\n')
 
 
-def log_error(message: str) -> None:
-    """Log ``message`` with the traceback of the error being handled, at DEBUG. Never raises.
+def log_error(message: str, error: Optional[BaseException] = None) -> None:
+    """Log ``message`` at DEBUG with the traceback of ``error``, or of the error being handled. Never raises.
 
     >>> try:
     ...     1 / 0
     ... except ZeroDivisionError:
     ...     log_error('HostRSS could not read the memory of a worker')
     """
-    _log(logging.DEBUG, message, exc_info=True)
+    _log(logging.DEBUG, message, exc_info=True if error is None else error)
 
 
 def _log(level: int, message: str, **more: Any) -> None:

@@ -6,22 +6,18 @@ import contextlib
 import math
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from composer.loggers import LoggerDestination
-from composer.utils import dist
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.config import build_trainer
-from composer_memprof.messages import log_error, warn
+from composer_memprof.messages import log_error
 
 _LOSS = 'loss/train/total'
-#: A close that takes longer than this is explained, in seconds.
-_LONG_CLOSE_S = 2.0
 
 
 class _FirstAndLastLoss(LoggerDestination):
@@ -53,16 +49,15 @@ class Run:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._losses = _FirstAndLastLoss()
         self._trainer = build_trainer(config, loggers=[self._losses])
-        self._callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
-        self._folders: set[Path] = {callback.folder_path for callback in self._callbacks}
+        callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
+        self._folders: set[Path] = {callback.folder_path for callback in callbacks}
         self._before = set(list_artifacts(self._folders))  # of an earlier run under the same name
 
     def train(self) -> None:
         """Train to the end. Ctrl-C ends the process with exit code 130 and without a traceback."""
         with _interrupted_quietly():
             self._trainer.fit()
-        with self._explaining_a_long_close():
-            self._trainer.close()
+        self._trainer.close()
 
     def result(self) -> RunResult:
         """The losses and files of the run, whether it succeeded or not."""
@@ -70,36 +65,6 @@ class Run:
         batches = state.timestamp.batch.value
         artifacts = [artifact for artifact in list_artifacts(self._folders) if artifact not in self._before]
         return RunResult(state.run_name, batches, self._losses.first, self._losses.last, artifacts)
-
-    @contextlib.contextmanager
-    def _explaining_a_long_close(self) -> Iterator[None]:
-        timer = threading.Timer(_LONG_CLOSE_S, self._explain_close)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _explain_close(self) -> None:
-        try:
-            waiting = self._files_to_upload()
-        except OSError:  # a manifest that can't be read
-            log_error('the files that wait for an upload could not be counted')
-            return
-        seconds = max((callback.output.close_timeout for callback in self._callbacks), default=0.0)
-        if waiting:
-            warn(
-                f'waiting for {waiting} file(s) to be uploaded, up to {seconds:g} s for each callback (close_timeout). '
-                'Files that are not uploaded by then are kept; send them with: composer-memprof push RUN_FOLDER'
-            )
-        else:
-            warn('waiting for the last files to be written')
-
-    def _files_to_upload(self) -> int:
-        rank = dist.get_global_rank()
-        entries = [artifact.entry for artifact in list_artifacts(self._folders) if artifact.entry.rank == rank]
-        return sum(entry.status == 'saved' and entry.remote is not None for entry in entries)
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 import composer_memprof
 from composer_memprof import HostRSS, MemorySnapshot, Memray, TorchProfiler, VizTracer
-from composer_memprof.callbacks import CALLBACKS
 from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.schedule import on_ranks, window
 from tests.conftest import entries, loader, make_trainer, train
@@ -428,6 +428,36 @@ def test_a_run_too_short_for_its_first_window_is_told_before_the_first_batch() -
     with pytest.warns(MemprofWarning) as caught:
         train(TorchProfiler(schedule={'skip': '50ba', 'active': '1ba'}), Heard())
     assert len([warning for warning in caught if warning.category is MemprofWarning]) == 1
+
+
+def test_stages_eval_without_an_evaluation_is_one_warning_before_the_first_batch() -> None:
+    class Heard(Callback):
+        def batch_start(self, state: Any, logger: Any) -> None:
+            assert any('there is no eval_dataloader' in str(warning.message) for warning in caught)
+
+    with pytest.warns(MemprofWarning) as caught:
+        train(HostRSS(stages=['eval']), Heard(), batches=2)
+    assert len([warning for warning in caught if warning.category is MemprofWarning]) == 1
+
+
+def test_an_error_says_which_callback_it_is_of() -> None:
+    with pytest.raises(ValueError, match=r'^HostRSS: interval must be 0\.001'):
+        HostRSS(interval=0)
+    with pytest.raises(ValueError, match=r'^HostRSS: ranks=\[7\] are beyond this run'):
+        make_trainer(HostRSS(ranks=[7]))
+
+
+def test_a_callback_that_fails_is_logged_with_its_traceback_at_debug(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError('a bug of ours')
+
+    monkeypatch.setattr(HostRSS, '_stop', fail)
+    with caplog.at_level('DEBUG', logger='composer_memprof'), pytest.warns(MemprofWarning, match='is disabled'):
+        train(HostRSS())
+    (record,) = [record for record in caplog.records if record.exc_info and 'HostRSS failed' in record.message]
+    assert 'a bug of ours' in str(record.exc_info[1])  # type: ignore[index]
 
 
 def test_warnings_that_are_made_errors_do_not_reach_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

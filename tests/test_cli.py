@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import composer_memprof
 from composer_memprof.artifacts.manifest import find_manifests
-from composer_memprof.callbacks import CALLBACKS
+from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.cli import app
 from composer_memprof.config import ALL_CALLBACKS, LOGGERS, MODELS, ConfigError, build_trainer, load
 from tests.conftest import child_environment, entries, json_lines, wait_for

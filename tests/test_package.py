@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import composer_memprof
-from composer_memprof.callbacks import CALLBACKS
+from composer_memprof.callbacks.registry import CALLBACKS
 from tests.conftest import child_environment, entries
 
 ROOT = Path(__file__).parent.parent

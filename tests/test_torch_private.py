@@ -15,6 +15,9 @@ import pytest
 import torch
 
 import composer_memprof
+from composer_memprof import HostRSS, SavedTensorsHook
+from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS
+from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
 from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
@@ -27,7 +30,9 @@ from composer_memprof.recorders.torch_private import (
     private,
     private_attribute,
     require,
+    saved_tensor_hooks,
 )
+from tests.conftest import entries, train
 
 #: The modules of torch_private that each recorder needs.
 NEEDS: dict[str, tuple[ModuleType, ...]] = {
@@ -42,11 +47,9 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'kineto: the event tree (MemorySnapshot on CPU)': kineto.EVENT_TREE_NEEDS,
     'kineto: memory_filename': kineto.MEMORY_TIMELINE_NEEDS,
     'kineto: experimental_config': kineto.EXPERIMENTAL_CONFIG_NEEDS,
+    'allocations (MemorySnapshot on a GPU)': GPU_NEEDS,
+    'allocations (MemorySnapshot on a CPU)': CPU_NEEDS,
 }
-#: To delete when recorders/allocations lists its needs and uses torch_private alone: modules that no recorder lists
-#: yet, and files that may still use private names.
-NEEDED_BY_ALLOCATIONS = {'cuda_allocator'}
-NOT_CONVERTED_YET = {'recorders/allocations'}
 
 PACKAGE = Path(composer_memprof.__file__).parent
 PRIVATE_FOLDER = PACKAGE / 'recorders/torch_private'
@@ -69,7 +72,7 @@ def test_the_installed_torch_has_every_private_name() -> None:
 def test_each_module_is_needed_by_a_recorder() -> None:
     with_names = {name.module for name in torch_private.NAMES}
     wanted = {module.__name__ for needs in NEEDS.values() for module in needs}
-    assert {name.rpartition('.')[2] for name in with_names - wanted} == NEEDED_BY_ALLOCATIONS
+    assert with_names - wanted == set()
 
 
 # -- used in one folder only ------------------------------------------------------------------------------------------
@@ -89,7 +92,6 @@ def test_private_names_of_torch_stand_in_one_folder() -> None:
         f'{path.relative_to(PACKAGE)}:{line}: {name}'
         for path in sorted(PACKAGE.rglob('*.py'))
         if PRIVATE_FOLDER not in path.parents
-        and not any(path.is_relative_to(PACKAGE / folder) for folder in NOT_CONVERTED_YET)
         for line, name in private_names_in(path.read_text())
     ]
     assert not found, 'use composer_memprof.recorders.torch_private for\n' + '\n'.join(found)
@@ -194,6 +196,17 @@ def test_a_missing_attribute_is_told(names: list[PrivateName]) -> None:
     assert torch_private.missing(graph_tasks) == []
     with pytest.raises(MissingTorchNameError, match=r'_gone \(seen in torch 2\.6\), torch\.nn\.Module\._gone_too'):
         require(graph_tasks, this)
+
+
+def test_a_callback_whose_names_are_missing_is_disabled_alone_with_one_warning(names: list[PrivateName]) -> None:
+    private('torch._C._gone', seen='2.6 to 2.7', module=saved_tensor_hooks.__name__)
+    message = r'SavedTensorsHook is disabled for the rest of this run.* has no torch\._C\._gone \(seen in torch 2\.6 to 2\.7\)'
+    with pytest.warns(MemprofWarning, match=message) as caught:
+        trainer = train(SavedTensorsHook(), HostRSS())
+    assert trainer.state.timestamp.batch.value == 12
+    assert len([warning for warning in caught if warning.category is MemprofWarning]) == 1
+    assert entries(Path('test-run'), 'saved_tensors_hook') == []
+    assert len(entries(Path('test-run'), 'host_rss')) == 1
 
 
 #: Deletes every private name that can be deleted, then imports the package.

@@ -27,6 +27,8 @@ __all__ = ['ArtifactStore', 'GrowingFile', 'OnSaved', 'Part', 'fork_next_writer'
 OnSaved = Callable[[dict[str, Path]], None]
 #: How long the close waits for files that are still to be written.
 _WRITE_TIMEOUT_S = 600.0
+#: After this long the close says what it waits for.
+_LONG_CLOSE_S = 2.0
 #: At interpreter exit, the share of the timeout that is reserved for uploads in a child process.
 _SHARE_OF_PUSH = 0.75
 
@@ -118,16 +120,33 @@ class ArtifactStore:
             self._uploader.release()
 
     def _wait(self, timeout: float) -> None:
+        began = time.monotonic()
+
+        def explain() -> None:
+            if time.monotonic() - began > _LONG_CLOSE_S:
+                self._explain_close(timeout)
+
         if exiting():
             deadline = exit_deadline(timeout)
-            self._writer.wait(deadline)
+            self._writer.wait(deadline, explain)
             # An upload that has started may still succeed; the others need a child process.
-            self._uploader.wait(deadline - _SHARE_OF_PUSH * timeout)
+            self._uploader.wait(deadline - _SHARE_OF_PUSH * timeout, explain)
         else:
-            self._writer.wait(time.monotonic() + _WRITE_TIMEOUT_S)
+            self._writer.wait(time.monotonic() + _WRITE_TIMEOUT_S, explain)
             deadline = time.monotonic() + timeout
             self._uploader.send_unsent(deadline)
-            self._uploader.wait(deadline)
+            self._uploader.wait(deadline, explain)
+
+    def _explain_close(self, timeout: float) -> None:
+        count = self._windows.count_not_uploaded()
+        if count:
+            message = (
+                f'waiting for {count} file(s) to be uploaded, up to {timeout:g} s (close_timeout). Files that are not '
+                f'uploaded by then are kept; send them with: composer-memprof push {self.folder}'
+            )
+        else:
+            message = f'waiting for the last files to be written to {str(self.folder)!r}'
+        self._failures.warn_once('close', message)
 
     def _keep(
         self,

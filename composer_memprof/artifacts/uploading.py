@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from composer_memprof.artifacts.destinations import FsspecDestination
@@ -52,9 +53,9 @@ class Uploader:
             if self._unsent:
                 time.sleep(0.05)
 
-    def wait(self, deadline: float) -> None:
+    def wait(self, deadline: float, each_second: Callable[[], None]) -> None:
         """Wait for queued uploads until ``deadline`` on the monotonic clock."""
-        _thread.wait(self, deadline)
+        _thread.wait(self, deadline, each_second)
 
     def leave_to_push(self, timeout: float) -> None:
         """After the close waited ``timeout`` seconds: at interpreter exit upload the rest in a child, else say how to."""

@@ -99,9 +99,13 @@ class WorkerThread:
                     job.prepare = None
                     self._changed.notify_all()
 
-    def wait(self, owner: object, deadline: float) -> bool:
-        """Wait until ``owner`` has no job left, or until ``deadline`` on the monotonic clock. True: none is left."""
+    def wait(self, owner: object, deadline: float, each_second: Callable[[], None] = lambda: None) -> bool:
+        """Wait until ``owner`` has no job left, or until ``deadline`` on the monotonic clock. True: none is left.
+
+        ``each_second`` is called about once a second while it waits.
+        """
         while any(job.owner is owner for job in list(self._jobs)):
+            each_second()
             if time.monotonic() >= deadline:
                 return False
             self.prepare_next()

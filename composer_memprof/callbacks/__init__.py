@@ -1,37 +1,14 @@
-"""The callbacks, and the names that YAML knows them by (the same in LLM Foundry, through its entry points)."""
+"""The callbacks, one file each. A line here registers a callback: ``composer_memprof`` exports it, and YAML knows it.
 
-from composer_memprof.callbacks.flops import Flops
-from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker
-from composer_memprof.callbacks.host_rss import HostRSS
-from composer_memprof.callbacks.mem_profiler import MemProfiler
-from composer_memprof.callbacks.memory_snapshot import MemorySnapshot
-from composer_memprof.callbacks.memray import Memray
-from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook
-from composer_memprof.callbacks.torch_profiler import TorchProfiler
-from composer_memprof.callbacks.viztracer import VizTracer
+``framework`` is what they share; ``parts`` has pieces of single callbacks.
+"""
 
-__all__ = [
-    'CALLBACKS',
-    'FSDPMemTracker',
-    'Flops',
-    'HostRSS',
-    'MemProfiler',
-    'MemorySnapshot',
-    'Memray',
-    'SavedTensorsHook',
-    'TorchProfiler',
-    'VizTracer',
-]
-
-_ALL = (
-    MemorySnapshot,
-    TorchProfiler,
-    HostRSS,
-    SavedTensorsHook,
-    FSDPMemTracker,
-    MemProfiler,
-    Flops,
-    Memray,
-    VizTracer,
-)
-CALLBACKS = {f'memprof_{callback.kind}': callback for callback in _ALL}
+from composer_memprof.callbacks.flops import Flops as Flops
+from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker as FSDPMemTracker
+from composer_memprof.callbacks.host_rss import HostRSS as HostRSS
+from composer_memprof.callbacks.mem_profiler import MemProfiler as MemProfiler
+from composer_memprof.callbacks.memory_snapshot import MemorySnapshot as MemorySnapshot
+from composer_memprof.callbacks.memray import Memray as Memray
+from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook as SavedTensorsHook
+from composer_memprof.callbacks.torch_profiler import TorchProfiler as TorchProfiler
+from composer_memprof.callbacks.viztracer import VizTracer as VizTracer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
+from types import ModuleType
 from typing import Any, Optional
 
 from composer.core import State
@@ -20,8 +21,10 @@ from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.messages import must_be, warn
+from composer_memprof.recorders import compiled
 from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
+from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.stopwatch import Stopwatch
 from composer_memprof.report.text.files import write_json, write_text
@@ -102,6 +105,10 @@ class Flops(ProfilingCallback):
         self._stopwatch = Stopwatch()
         self._shape: Optional[BatchShape] = None
         self._microbatch_size: Any = None
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        del state  # unused
+        return (*flops.NEEDS, *compiled.NEEDS)
 
     # -- before the first batch ---------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, Optional
 
 from composer.core import State
@@ -17,6 +18,7 @@ from composer_memprof.callbacks.framework.options import SharedParameters, takes
 from composer_memprof.messages import must_be, warn
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
+from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
@@ -88,6 +90,10 @@ class FSDPMemTracker(ProfilingCallback):
         self._memory: Optional[ModuleMemory] = None
 
     # -- before the first batch -------------------------------------------------------------------------------------
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        del state  # unused
+        return modules.NEEDS
 
     def _check(self, state: State) -> None:
         self._recorder = self._memory = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Optional, Union
 
 import torch
@@ -165,6 +166,10 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if self.enabled:
             super().run_event(event, state, logger)
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        del state  # unused
+        return self._plan.torch_needs()
 
     def fit_start(self, state: State, logger: Logger) -> None:
         self._plan.check(state.model, state.fsdp_config_version)

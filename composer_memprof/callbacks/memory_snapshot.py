@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Optional, Union
 
 import torch
@@ -24,19 +25,11 @@ from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import Life
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
-from composer_memprof.callbacks.parts.snapshot_recording import Make, SnapshotRecording
+from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
 from composer_memprof.messages import check_one_of, check_switches, must_be, warn
-from composer_memprof.recorders.allocations import cpu_allocations
+from composer_memprof.recorders.allocations import cpu_allocations, out_of_memory
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory, Context, Stacks
 from composer_memprof.recorders.allocations.notes import Failure, OutOfMemory
-from composer_memprof.recorders.allocations.out_of_memory import (
-    add_observer,
-    describe_error,
-    is_out_of_memory,
-    parse_out_of_memory,
-    pending_error,
-    remove_observer,
-)
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
@@ -129,11 +122,19 @@ class MemorySnapshot(PhasedCallback):
         #: What ended the last fit, if it failed.
         self._failure: Optional[Failure] = None
 
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        if self._uses_allocator_history(state):
+            return GPU_NEEDS
+        return CPU_NEEDS
+
+    def _uses_allocator_history(self, state: State) -> bool:
+        return state.device.name == 'gpu' and torch.cuda.is_available()
+
     def _check(self, state: State) -> None:
         self._ooms, self._failure = 0, None
         self.kineto = None
         arguments = cpu_allocations.PROFILE_ARGUMENTS
-        if state.device.name == 'gpu' and torch.cuda.is_available():
+        if self._uses_allocator_history(state):
             self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
             self._window = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=True)
             self._standby = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
@@ -210,7 +211,7 @@ class MemorySnapshot(PhasedCallback):
         super().fit_start(state, logger)
         self._failure = None
         if self._on_oom and self.kineto is None:
-            add_observer(self._out_of_memory)
+            out_of_memory.add_observer(self._out_of_memory)
 
     def _before_batch(self, stage: str, state: State) -> None:
         if not self.uses_standby:
@@ -245,15 +246,15 @@ class MemorySnapshot(PhasedCallback):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self.yield_resources()
-        remove_observer(self._out_of_memory)
+        out_of_memory.remove_observer(self._out_of_memory)
         super().fit_end(state, logger)
 
     def _fit_failed(self, state: State) -> None:
-        remove_observer(self._out_of_memory)
-        error = pending_error()  # not kept: its frames hold the tensors of the failed batch
-        oom = is_out_of_memory(error)
-        shortage = parse_out_of_memory(error) if error is not None and oom else None
-        self._failure = Failure(describe_error(error), shortage)
+        out_of_memory.remove_observer(self._out_of_memory)
+        error = out_of_memory.pending_error()  # not kept: its frames hold the tensors of the failed batch
+        oom = out_of_memory.is_out_of_memory(error)
+        shortage = out_of_memory.parse_out_of_memory(error) if error is not None and oom else None
+        self._failure = Failure(out_of_memory.describe_error(error), shortage)
         wanted = not self._ooms if oom else self._on_exception  # the first out-of-memory snapshot tells most
         if not self._standby.active or not wanted:
             self.yield_resources()  # an open window is saved as it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Optional
 
 from composer.core import State
@@ -14,6 +15,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder, check_has_parameters
 from composer_memprof.report.text.files import write_json, write_text
@@ -66,6 +68,10 @@ class SavedTensorsHook(ProfilingCallback):
         self._functions = resolve_functions(saved_tensors_funcs)
         super().__init__(**shared)
         self._recorder: Optional[SavedTensorsRecorder] = None
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        del state  # unused
+        return saved_tensors.NEEDS
 
     def _check(self, state: State) -> None:
         check_has_parameters(state.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Optional
 
 import torch
@@ -140,6 +141,11 @@ class TorchProfiler(ProfilingCallback):
         naming = Naming(filename, remote, '.html')
         check_naming(naming, 'memory_')
         return naming
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        del state  # unused
+        timeline = kineto.MEMORY_TIMELINE_NEEDS if self._memory_naming is not None else ()
+        return (*kineto.NEEDS, *timeline)
 
     def _check(self, state: State) -> None:
         self.saved_traces = []

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from composer_memprof.callbacks import CALLBACKS
+from composer_memprof.callbacks.registry import CALLBACKS
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from composer.core import Algorithm, Callback
 from composer.loggers import LoggerDestination
 
-from composer_memprof.callbacks import CALLBACKS
+from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 

@@ -23,13 +23,13 @@ from composer_memprof.artifacts.destinations import Destination, FsspecDestinati
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
-from composer_memprof.callbacks.framework.options import Output, SharedParameters, parse_when
+from composer_memprof.callbacks.framework.options import Output, SharedParameters, parse_when, with_name
 from composer_memprof.callbacks.framework.run_checks import check_output, check_ranks
 from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
 from composer_memprof.callbacks.framework.stage_windows import StageWindows
-from composer_memprof.messages import warn
+from composer_memprof.messages import log_error, warn
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.recorders.torch_private import missing
+from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
 from composer_memprof.signals import uninterrupted
@@ -57,8 +57,6 @@ class ProfilingCallback(Callback):
     suffix: ClassVar[str] = '.json'
     #: The schedule unless the user gives one.
     default_schedule: ClassVar[Schedule]
-    #: The modules of ``recorders.torch_private`` that its recorder can't do without.
-    torch_needs: ClassVar[tuple[ModuleType, ...]] = ()
     #: Of ``exclusive``: what a recording needs for itself. Settled at INIT.
     resources: frozenset[str] = frozenset()
     #: The session of torch's profiler that it records with, if any; callbacks with equal windows share one.
@@ -110,6 +108,11 @@ class ProfilingCallback(Callback):
         self._warned: set[str] = set()  # what is warned of once a run
 
     # -- hooks for subclasses -------------------------------------------------------------------------------------
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        """The modules of ``recorders.torch_private`` that its recorder needs: the recorder's ``NEEDS``."""
+        del state  # some depend on the device
+        return ()
 
     def _check(self, state: State) -> None:
         """At INIT: settle what depends on the run, and refuse what can't work (a ValueError)."""
@@ -206,10 +209,16 @@ class ProfilingCallback(Callback):
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if id(event) not in self._events:
             return
+        if self._life is Life.DISABLED and event is not Event.INIT:
+            return
         try:
             super().run_event(event, state, logger)
+        except ValueError as error:
+            if event is Event.INIT or event is Event.FIT_START:  # a setting that does not fit the run
+                raise with_name(type(self).__name__, error) from error
+            self._disable(error)
         except Exception as error:
-            if event is Event.INIT or (event is Event.FIT_START and isinstance(error, ValueError)):
+            if event is Event.INIT:
                 raise
             self._disable(error)
 
@@ -219,20 +228,21 @@ class ProfilingCallback(Callback):
         self._state = weakref.ref(state)
         check_ranks(self.when)
         folder = check_output(self.output, state)
+        try:
+            require(*self._torch_needs(state))
+        except MissingTorchNameError as error:  # disables this callback alone: the others may not need the name
+            self._open_store(folder, self._destination(logger))
+            self._disable(error)
+        else:
+            self._check_run(state)
+            self._open_store(folder, self._destination(logger))
+
+    def _check_run(self, state: State) -> None:
         self._check(state)
         self._windows = StageWindows(self.when)  # the check may have chosen another schedule
         if exclusive.KINETO in self.resources and composer_profiler.is_present(state):
             composer_profiler.explain(type(self).__name__)
         exclusive.refuse_overlap(self, self.earlier_callbacks(state))
-        self._open_store(folder, self._destination(logger))
-        self._disable_without_torch_names()
-
-    def _disable_without_torch_names(self) -> None:
-        """A torch that lacks private names disables the callbacks that need them, and no other."""
-        lacking = missing(*self.torch_needs) if self.torch_needs else []
-        if lacking:
-            names = ', '.join(f'{name.path} (seen in torch {name.seen})' for name in lacking)
-            self._disable(RuntimeError(f'the installed torch lacks {names}'))
 
     def _open_store(self, folder: Path, destination: Optional[Destination]) -> None:
         self._store = ArtifactStore(
@@ -257,6 +267,8 @@ class ProfilingCallback(Callback):
         del logger  # unused
         self._end_failed_fit(state)
         self._finish_if_recording(state)  # of the fit that failed
+        if self.when.stages == {'eval'} and not state.evaluators:
+            warn(f"{type(self).__name__} records nothing in this fit: stages=['eval'], and there is no eval_dataloader")
         self._fitting = True
         if self._windows.start_training(state):
             self._ends_too_early = warn_if_too_short(type(self).__name__, self.when.schedule, state)
@@ -349,7 +361,6 @@ class ProfilingCallback(Callback):
         if self._folder_lost and not self.is_recording:
             self._cancel_warmup()
             self._life = Life.DISABLED
-        if self._life is Life.DISABLED:
             self.yield_resources()
             return
         phase = self._windows.before_batch(stage)
@@ -470,11 +481,10 @@ class ProfilingCallback(Callback):
 
     def _disable(self, error: BaseException) -> None:
         """Record nothing for the rest of the run; the training continues."""
+        name = type(self).__name__
+        log_error(f'{name} failed', error)
         if self._life is not Life.DISABLED:
-            warn(
-                f'{type(self).__name__} is disabled for the rest of this run: {type(error).__name__}: {error}. '
-                'Training continues'
-            )
+            warn(f'{name} is disabled for the rest of this run: {type(error).__name__}: {error}. Training continues')
         busy = self._life in (Life.RECORDING, Life.WARMING_UP)
         self._life = Life.DISABLED
         if busy:
@@ -493,4 +503,4 @@ def _ignore_errors(action: Callable[[], object]) -> None:
     try:
         action()
     except Exception:
-        pass
+        log_error('cleaning up failed too')

@@ -107,7 +107,10 @@ def takes_shared_parameters(
             values = dict(given.arguments)
             del values['self']
             further = values.pop(variable, {}) if variable is not None else {}
-            own_init(self, **values, **further)
+            try:
+                own_init(self, **values, **further)
+            except ValueError as error:
+                raise with_name(type(self).__name__, error) from error
 
         variable = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
         init.__signature__ = signature  # type: ignore[attr-defined]
@@ -116,6 +119,12 @@ def takes_shared_parameters(
         return callback
 
     return decorate
+
+
+def with_name(callback: str, error: ValueError) -> ValueError:
+    """The error with the callback's name before its message: a config may have several callbacks."""
+    message = str(error)
+    return error if message.startswith(f'{callback}: ') else ValueError(f'{callback}: {message}')
 
 
 def split_shared(arguments: Mapping[str, Any]) -> tuple[SharedParameters, dict[str, Any]]:

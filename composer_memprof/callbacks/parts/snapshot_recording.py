@@ -1,4 +1,4 @@
-"""A recording of allocations in a Trainer, annotated with batches, phases, modules and tensors."""
+"""MemorySnapshot's recording of allocations in a Trainer, annotated with batches, phases, modules and tensors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from typing import Any, Optional
 from composer.core import State
 from composer.utils import dist
 
-from composer_memprof.recorders.allocations import allocator_history, cpu_allocations
+from composer_memprof.recorders import kineto
+from composer_memprof.recorders.allocations import allocator_history, cpu_allocations, out_of_memory
+from composer_memprof.recorders.allocations import annotations as snapshot_annotations
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.vocabulary import BETWEEN_BATCHES, FORWARD
 
+#: The modules of ``torch_private`` that a recording needs.
+GPU_NEEDS = (*allocator_history.NEEDS, *out_of_memory.NEEDS, *snapshot_annotations.NEEDS)
+CPU_NEEDS = (*kineto.NEEDS, *kineto.EVENT_TREE_NEEDS, *cpu_allocations.NEEDS)
 #: Makes the snapshot; may be called in a forked child.
 Make = Callable[[], dict[str, Any]]
 

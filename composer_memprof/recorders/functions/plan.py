@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Optional, Union
 
 import torch
 from torch import nn
 
 from composer_memprof.messages import allowed_are, must_be, warn
+from composer_memprof.recorders import compiled
+from composer_memprof.recorders.allocations import allocator_history
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
-from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.functions.hook_sources import RootHooksSource, UserHooksSource
 from composer_memprof.recorders.functions.selection import HOOKS, Selection
 from composer_memprof.recorders.functions.source import FunctionCall, Source
@@ -22,9 +24,11 @@ from composer_memprof.recorders.functions.sources import (
     ModuleMemorySource,
     SavedTensorsSource,
 )
+from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
+from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.pack_functions import Function, FunctionOrPath, resolve_function
 from composer_memprof.recorders.saved_tensors.recorder import check_has_parameters
 
@@ -78,6 +82,17 @@ class FunctionPlan:
         if self.root_module is not None and not isinstance(self.root_module, str):
             raise must_be('fsdp_mem_tracker_root_module', 'the dotted name of a module', self.root_module)
 
+    def torch_needs(self) -> tuple[ModuleType, ...]:
+        """The modules of ``torch_private`` that its sources need."""
+        needs: tuple[ModuleType, ...] = compiled.NEEDS
+        if self.saved_tensors or self.attributes:
+            needs += saved_tensors.NEEDS
+        if self.module_memory:
+            needs += modules.NEEDS
+        if self.history and torch.cuda.is_available():
+            needs += allocator_history.NEEDS
+        return needs
+
     def check(self, model: nn.Module, fsdp_version: Optional[int] = None) -> None:
         """Refuse a model that cannot be read.
 
@@ -117,13 +132,13 @@ class FunctionPlan:
                 sources['cuda_allocator_history'] = AllocatorHistorySource(history, take_snapshot)
             else:
                 warn('MemProfiler continues without cuda_allocator_history: there is no CUDA device')
-        compiled = is_compiled(model)
+        is_compiled = compiled.is_compiled(model)
         saved = SavedTensorsSource(model, self.pack_functions)
-        if self.attributes and not compiled:
+        if self.attributes and not is_compiled:
             sources[HOOKS] = self._hook_source(model, saved)
         if self.saved_tensors:
             sources['saved_tensors'] = saved
-        if self.module_memory and compiled:
+        if self.module_memory and is_compiled:
             warn('MemProfiler continues without fsdp: it cannot see allocations of a model under torch.compile')
         elif self.module_memory:
             sources['fsdp'] = self._module_memory_source(model, optimizers, take_memory)

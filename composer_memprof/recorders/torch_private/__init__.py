@@ -151,12 +151,12 @@ def missing(*modules: ModuleType) -> list[PrivateName]:
 
 
 def require(*modules: ModuleType) -> None:
-    """Refuse to go on where names of the given modules are missing.
+    """Refuse to go on where names of the given modules are missing. Without modules nothing is needed.
 
     Raises:
         MissingTorchNameError: naming them all.
     """
-    names = missing(*modules)
+    names = missing(*modules) if modules else []
     if names:
         lacking = ', '.join(f'{name.path} (seen in torch {name.seen})' for name in names)
         raise MissingTorchNameError(f'torch {torch.__version__} has no {lacking}')
