@@ -114,10 +114,10 @@ class ModuleMemoryRecorder(WithBlock):
             MissingTorchNameError: for an FSDP2 model, if torch lacks the operators that its memory is told by.
         """
         if self._log is not None:
-            raise RuntimeError('this recorder is active already')
+            raise RuntimeError('this recorder is already active')
         tracker = dispatch.foreign_tracker()
         if tracker is not None:
-            raise RuntimeError(f'another tracker is active, {tracker}; leave it before this one begins')
+            raise RuntimeError(f'another tracker is active: {tracker}. Leave it before this recorder starts')
         if self.sharded:
             require(*FSDP2_NEEDS)
         names = FSDP2_CATEGORIES if self.sharded else CATEGORIES

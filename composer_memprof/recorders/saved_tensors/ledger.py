@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from composer_memprof.recorders.saved_tensors.saved import (
+from composer_memprof.recorders.saved_tensors.saved_storages import (
     ACTIVATION,
     BUFFER,
     INPUT,
