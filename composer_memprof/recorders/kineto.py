@@ -69,7 +69,7 @@ def _activity(value: Any) -> ProfilerActivity:
     if isinstance(value, ProfilerActivity):
         return value
     if str(value).lower() not in _ACTIVITIES:
-        raise ValueError(f'activities={value!r} is unknown; allowed are {", ".join(_ACTIVITIES)}')
+        raise ValueError(f'activities={value!r} is unknown; {allowed_are(list(_ACTIVITIES), value)}')
     return _ACTIVITIES[str(value).lower()]
 
 
@@ -97,7 +97,7 @@ class KinetoResult:
         """The roots of the event tree.
 
         Raises:
-            RuntimeError: if torch has no event tree.
+            MissingTorchNameError: if torch has no event tree.
         """
         return event_tree.event_roots(self.profile)
 
