@@ -1,4 +1,4 @@
-# Needs only Python 3.10 to 3.12 and make; everything else goes into .venv, once.
+# Needs only Python 3.10 to 3.12 and make; everything else is installed into .venv, once.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,16 +6,16 @@ BIN := $(VENV)/bin
 CONFIG ?= yamls/quickstart.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu bench lint clean
+.PHONY: help run test test-dist test-gpu bench lint docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: $(VENV)/.installed  ## train the quickstart with all callbacks on, and list what they wrote
+run: $(VENV)/.installed  ## train the quickstart and list the files it wrote
 	$(BIN)/composer-memprof train $(CONFIG) $(ARGS)
 
-# Some processes side by side; a thread each, since more of them than cores hold one another up. They import torch time
-# and again, so bytecode is kept, also where the environment says otherwise.
+# Several processes with one thread each: more threads than cores slow one another down. Each process imports torch, so
+# bytecode is written even where the environment forbids it.
 test: $(VENV)/.installed-dev  ## all tests that this machine can run, two-rank ones included
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
@@ -25,7 +25,7 @@ test-dist: $(VENV)/.installed-dev  ## the tests on two ranks over gloo
 test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-bench: $(VENV)/.installed-dev  ## what the callbacks cost, as ratios from one run
+bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## style and types
@@ -33,11 +33,14 @@ lint: $(VENV)/.installed-dev  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed-dev  ## the API reference, from the docstrings, in build/docs
+	$(BIN)/pdoc --docformat google -o build/docs $(addprefix composer_memprof.,callbacks schedule recorders artifacts analysis config runner)
+
 clean:  ## remove the virtual environment, caches and the runs
 	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# uv installs in seconds what takes pip minutes; where it can't be had, pip does.
+# uv installs in seconds what takes pip minutes. Without uv, pip installs.
 define install
 	@if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --quiet --python $(BIN)/python $(1); \
 	else $(BIN)/python -m pip install --quiet $(1); fi
@@ -45,9 +48,9 @@ endef
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
-		sys.exit(0 if (3, 10) <= v <= (3, 12) else "composer_memprof needs Python 3.10 to 3.12, not %d.%d; name one: make PYTHON=python3.11" % v)'
+		sys.exit(0 if (3, 10) <= v <= (3, 12) else "composer_memprof needs Python 3.10 to 3.12, not %d.%d; choose one: make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet uv || echo 'uv could not be had; installing with pip, which takes some minutes'
+	@$(BIN)/python -m pip install --quiet uv || echo 'uv could not be installed; installing with pip, which takes some minutes'
 
 $(VENV)/.installed: setup.cfg $(BIN)/python
 	@echo 'installing composer_memprof into $(VENV) (once; about 5 GB with torch)'

@@ -9,101 +9,161 @@ import io
 import json
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from rich.console import Console
 
-from composer_memprof.messages import MemprofWarning
+from composer_memprof import __version__
+from composer_memprof.examples.configs import shipped_configs
+from composer_memprof.terminal import say, show, show_own_warnings_plainly
 
 if TYPE_CHECKING:
     from composer_memprof.runner import Run
 
-app = typer.Typer(
-    help='Memory and speed profiling for training with MosaicML Composer.',
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f'composer-memprof {__version__}')
+        raise typer.Exit
+
+
+# In the help of each command, a line with only ``\b`` keeps the lines after it as they are.
 @app.callback()
-def _settings() -> None:
-    """Memory and speed profiling for training with MosaicML Composer."""
-
-
-@app.command(context_settings={'allow_interspersed_args': True})
-def train(
-    config: Path = typer.Argument(..., help='a YAML run config', metavar='CONFIG.yaml'),
-    overrides: Optional[list[str]] = typer.Argument(None, help='settings to change', metavar='[key=value ...]'),
-    as_json: bool = typer.Option(False, '--json', help='list what the run left as JSON'),
+def _settings(
+    version: bool = typer.Option(
+        False, '--version', help='Show the version and exit.', callback=_show_version, is_eager=True
+    ),
 ) -> None:
-    """Train as a YAML config says, and list what was recorded."""
-    # Heard once a run at best, and of no use to anyone here: set before torch is imported.
+    """Memory and speed profiling for training with MosaicML Composer.
+
+    \b
+    Examples:
+      composer-memprof train quickstart
+      composer-memprof inspect runs/quickstart
+      composer-memprof callbacks
+    """
+
+
+@app.command()
+def train(
+    config: str = typer.Argument(
+        ..., help=f'a YAML file, or a config that ships: {", ".join(shipped_configs())}', metavar='CONFIG'
+    ),
+    overrides: Optional[list[str]] = typer.Argument(
+        None, help='settings to change; callbacks.NAME=null takes a callback out', metavar='key=value'
+    ),
+    as_json: bool = typer.Option(False, '--json', help='list the files of the run as JSON'),
+) -> None:
+    """Train from a YAML config and list the files it wrote.
+
+    \b
+    Examples:
+      composer-memprof train quickstart max_duration=50ba
+      composer-memprof train my.yaml run_name=wide \\
+        model.d_model=320 callbacks.lr_monitor=null
+    """
+    # These messages appear at most once in a run and help nobody. Set before torch is imported.
     os.environ.setdefault('KINETO_LOG_LEVEL', '99')
     os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')
-    _show_own_warnings_plainly()
+    show_own_warnings_plainly()
     from composer_memprof import config as configs
     from composer_memprof.runner import Run
 
-    sys.path.insert(0, os.getcwd())  # where the user's own builders are
-    ready: list[Run] = []
-    # However the training ends. Exit handlers run in reverse order: Composer's, which closes the callbacks, goes first.
-    tell = atexit.register(_tell_of, ready, as_json)
+    sys.path.insert(0, os.getcwd())  # for the user's own builders
+    runs: list[Run] = []
+    # Also after an error. Exit handlers run in reverse order: Composer's, which closes the callbacks, runs first.
+    report = atexit.register(_report_run, runs, as_json)
     try:
-        ready.append(Run(configs.load(config, overrides or [])))
-        ready[0].train()
+        runs.append(Run(configs.load(config, overrides or [])))
+        runs[0].train()
     except configs.ConfigError as error:
-        _say(str(error))
+        say(str(error))
         raise typer.Exit(2) from None
-    atexit.unregister(tell)
-    tell(ready, as_json)
+    atexit.unregister(report)
+    report(runs, as_json)
 
 
-def _tell_of(ready: list[Run], as_json: bool) -> None:
-    """Say, on the first rank, what a run left behind; nothing of one that was never made."""
+def _report_run(runs: list[Run], as_json: bool) -> None:
+    """Print, on the first rank, the result of the run, if it was built."""
     from composer.utils import dist
 
     from composer_memprof.report.text.run_table import next_command, page_to_open, run_table
 
-    if not ready or dist.get_global_rank() != 0:
+    if not runs or dist.get_global_rank() != 0:
         return
-    result = ready[0].result()
+    result = runs[0].result()
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(result), default=str))
         return
-    Console(highlight=False).print(run_table(result))
+    show(run_table(result))
     command = next_command(result.artifacts)
     if command is not None:
-        typer.echo(f'Next, try: {command}')  # in one piece, to be copied
+        typer.echo(f'Next, try: {command}')  # on one line, to be copied
     page = page_to_open(result.artifacts)
     if page is not None:
         typer.echo(f'or open in a browser: {page}')
 
 
 @app.command()
+def callbacks(as_json: bool = typer.Option(False, '--json', help='print as JSON')) -> None:
+    """List the callbacks: what each records, its parameters and their defaults.
+
+    \b
+    Example:
+      composer-memprof callbacks --json
+    """
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from composer_memprof.config.catalog import describe_callbacks, shared_defaults
+
+    described = describe_callbacks()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(callback) for callback in described], default=str))
+        return
+    shared = shared_defaults(described)
+    for callback in described:
+        show(Text(f'{callback.name} ({callback.class_name})'))
+        show(Padding(Text(callback.records), (0, 0, 0, 2)))
+        own = {name: value for name, value in callback.defaults.items() if name not in shared}
+        further = f' **{callback.further_arguments}' if callback.further_arguments else ''
+        show(Padding(Text(_settings_line(own) + further), (0, 0, 1, 2)))
+    show(Text('Parameters of all callbacks'))
+    show(Padding(Text(_settings_line(shared)), (0, 0, 0, 2)))
+
+
+def _settings_line(defaults: dict[str, Any]) -> str:
+    return ' '.join(f'{name}={json.dumps(value, default=str)}' for name, value in defaults.items())
+
+
+@app.command()
 def push(
-    folder: Path = typer.Argument(..., help='searched for manifests, at any depth', metavar='RUN_FOLDER'),
-    as_json: bool = typer.Option(False, '--json', help='report as JSON, one object a file'),
+    folder: Path = typer.Argument(..., help='searched for manifests at any depth', metavar='RUN_FOLDER'),
+    as_json: bool = typer.Option(False, '--json', help='print one JSON object for each file'),
 ) -> None:
-    """Upload what the manifests say was not."""
+    """Upload the files that the manifests list as not uploaded.
+
+    \b
+    Example:
+      composer-memprof push runs/my-run
+    """
     from composer_memprof.artifacts import push as pushing
 
     if not folder.is_dir():
-        _say(f'RUN_FOLDER={str(folder)!r} is no folder')
+        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
         raise typer.Exit(2)
 
-    def report(pushed: pushing.Pushed) -> None:
+    def report(pushed: pushing.PushResult) -> None:
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
         elif pushed.error is None:
             typer.echo(f'uploaded {str(pushed.path)!r} to {pushed.remote!r}')
         else:
-            _say(f'{str(pushed.path)!r} was not uploaded to {pushed.remote!r}: {pushed.error}')
+            say(f'{str(pushed.path)!r} was not uploaded to {pushed.remote!r}: {pushed.error}')
 
     results = pushing.push(folder, report=report)
     if not results and not as_json:
@@ -116,27 +176,33 @@ def push(
 def inspect(
     snapshot: Path = typer.Argument(
         ...,
-        help="a memory snapshot, gzipped or not; of a run's folder, that of its failure, else the newest",
+        help="a memory snapshot, gzipped or not; or a run's folder: the snapshot of its failure, else the newest",
         metavar='SNAPSHOT',
     ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
-    """Say what filled the memory at its peak. Runs nothing that is in the file."""
+    """Show what filled the memory at its peak. Runs no code from the file.
+
+    \b
+    Examples:
+      composer-memprof inspect runs/my-run
+      composer-memprof inspect rank0.20.pickle --json
+    """
     from composer_memprof.analysis.memory.snapshot_report import report_on
-    from composer_memprof.analysis.run_snapshots import snapshots_of
+    from composer_memprof.analysis.run import snapshots_by_rank
     from composer_memprof.analysis.snapshot.loading import load_snapshot
     from composer_memprof.report.text.snapshot_tables import report_text
 
-    with _refusing_in_one_line(snapshot):
-        folder, snapshot = snapshot, next(iter(snapshots_of(snapshot).values()))
-        answer = report_on(load_snapshot(snapshot))
+    with _file_errors_in_one_line(snapshot):
+        given, snapshot = snapshot, next(iter(snapshots_by_rank(snapshot).values()))
+        report = report_on(load_snapshot(snapshot, limit_memory=True))
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(answer)))
+        typer.echo(json.dumps(dataclasses.asdict(report)))
         return
-    if folder != snapshot:
+    if given != snapshot:
         typer.echo(f'{snapshot}')
-    if answer.devices:
-        Console(highlight=False).print(report_text(answer))
+    if report.devices:
+        show(report_text(report))
     else:
         typer.echo(f'{snapshot}: no allocation was recorded')
 
@@ -147,61 +213,49 @@ def diff(
     after: Path = typer.Argument(..., help='another', metavar='B'),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
-    """Say what grew from A to B at the peak. Of a run, the newest snapshot of each rank counts."""
+    """Show what grew from A to B at the peak. In a run's folder, the newest snapshot of each rank is compared.
+
+    \b
+    Example:
+      composer-memprof diff runs/before runs/after
+    """
     from composer_memprof.analysis.memory.diff import diff as compare
     from composer_memprof.report.text.snapshot_tables import diff_text
 
-    with _refusing_in_one_line(before, after):
-        found = compare(before, after)
+    with _file_errors_in_one_line(before, after):
+        found = compare(before, after, limit_memory=True)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found)))
     else:
-        Console(highlight=False).print(diff_text(found))
+        show(diff_text(found))
 
 
 @contextlib.contextmanager
-def _refusing_in_one_line(*paths: Path) -> Iterator[None]:
-    """Around the reading of files that are not trusted."""
+def _file_errors_in_one_line(*paths: Path) -> Iterator[None]:
+    """Read files that are not trusted: limits the time, and turns errors into one line and an exit code."""
+    from composer_memprof.analysis.snapshot.limits import run_in_child_with_time_limit, seconds_to_read
     from composer_memprof.analysis.snapshot.loading import SnapshotError
-    from composer_memprof.analysis.snapshot.time_limit import go_on_within, seconds_to_read
 
     try:
-        go_on_within(seconds_to_read(paths))
+        run_in_child_with_time_limit(seconds_to_read(paths))
     except TimeoutError as error:
-        _say(f'{" and ".join(map(str, paths))}: {error}; a snapshot of this size takes a fraction of that')
+        say(f'{" and ".join(map(str, paths))}: {error}; a snapshot of this size takes a fraction of that')
         raise typer.Exit(1) from None
 
     try:
-        # Where memory ends in the middle of a buffer, Python itself writes a second line.
+        # Python itself writes a second line when memory runs out inside a buffer.
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     except OSError as error:
-        _say(f'{str(error.filename or "the file")!r} can not be read: {error.strerror or error}')
+        say(f'{str(error.filename or "the file")!r} can not be read: {error.strerror or error}')
         raise typer.Exit(2) from None
     except SnapshotError as error:
-        _say(str(error))
+        say(str(error))
         raise typer.Exit(1) from None
 
 
-def _show_own_warnings_plainly() -> None:
-    """A warning of ours is one line for a person, without the place in the code that it came from."""
-    show = warnings.showwarning
-
-    def plainly(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
-        if issubclass(category, MemprofWarning):
-            sys.stderr.write(f'{message}\n')
-        else:
-            show(message, category, *rest, **named)
-
-    warnings.showwarning = plainly
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(f'composer-memprof: {message}\n')
-
-
 def main() -> None:
-    app()
+    app(prog_name='composer-memprof')
 
 
 if __name__ == '__main__':

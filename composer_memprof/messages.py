@@ -1,27 +1,67 @@
-"""Messages for people: warnings, refusals of a setting, suggestions, sizes."""
+"""Messages for people: warnings, the package's logger, errors for a setting, suggestions, sizes."""
 
 from __future__ import annotations
 
 import difflib
+import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
+
+logger = logging.getLogger('composer_memprof')
+# Otherwise logging prints a warning on stderr a second time where nobody has configured it.
+logger.addHandler(logging.NullHandler())
+
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+# A handler may need a lock that a thread of the parent held during the fork, so a forked child writes no logs.
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class MemprofWarning(UserWarning):
-    """A profiling callback has something to say, or steps aside; the training goes on."""
+    """A warning of a profiling callback. Training continues."""
 
 
 def warn(message: str) -> None:
-    """Warn the person who runs the training. Callers see to it that it comes once.
+    """Warn the person who runs the training, and log the same at WARNING. Callers warn once.
 
-    Never raises, not even where warnings are made errors: the training, or a background thread, is behind it.
+    Never raises, not even where warnings are errors: it is called within the training and on background threads.
     """
+    _log(logging.WARNING, message)
     try:
-        # Explicitly, since the line of ours that it comes from would tell nobody anything.
+        # warn_explicit, because the line of this package that warns would tell the reader nothing.
         warnings.warn_explicit(f'composer_memprof: {message}', MemprofWarning, 'composer_memprof', 0)
     except Warning:
         sys.stderr.write(f'composer_memprof: {message}\n')
+
+
+def log_error(message: str) -> None:
+    """Log ``message`` with the traceback of the error being handled, at DEBUG. Never raises.
+
+    >>> try:
+    ...     1 / 0
+    ... except ZeroDivisionError:
+    ...     log_error('HostRSS could not read the memory of a worker')
+    """
+    _log(logging.DEBUG, message, exc_info=True)
+
+
+def _log(level: int, message: str, **more: Any) -> None:
+    if _forked:
+        return
+    try:
+        logger.log(level, '%s', message, **more)
+    except Exception:  # raised by a handler of the user's
+        pass
 
 
 def must_be(name: str, allowed: str, value: object) -> ValueError:
@@ -36,7 +76,7 @@ def must_be(name: str, allowed: str, value: object) -> ValueError:
 
 
 def check_switches(**switches: object) -> None:
-    """Refuse a switch that is neither true nor false.
+    """Refuse a setting that is neither true nor false.
 
     Raises:
         ValueError: naming it and its value.
@@ -47,7 +87,7 @@ def check_switches(**switches: object) -> None:
 
 
 def check_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Refuse a word that is not among those allowed.
+    """Refuse a value that is not in ``allowed``.
 
     Raises:
         ValueError: naming the setting, its value and what is allowed.
@@ -60,13 +100,13 @@ _LONG_LIST = 20
 
 
 def nearest(word: object, allowed: Sequence[str]) -> str:
-    """``"; did you mean 'active'?"`` for ``'activ'``, or nothing where no allowed word is close."""
+    """``"; did you mean 'active'?"`` for ``'activ'``; ``''`` if no allowed word is close."""
     close = difflib.get_close_matches(str(word), allowed, n=1)
     return f'; did you mean {close[0]!r}?' if close else ''
 
 
 def allowed_are(allowed: Sequence[str], word: object) -> str:
-    """``"allowed are ba, sp; did you mean 'ba'?"``. Of a long list with a close word in it, those alone that are close."""
+    """``"allowed are ba, sp; did you mean 'ba'?"``. A long list is shortened to the closest words, if there are any."""
     close = difflib.get_close_matches(str(word), allowed, n=5)
     if close and len(allowed) > _LONG_LIST:
         return f'closest of the {len(allowed)} allowed are {", ".join(close)}{nearest(word, allowed)}'

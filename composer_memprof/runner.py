@@ -1,4 +1,4 @@
-"""One training run from a config, and what it left behind."""
+"""One training run from a config, and the files it wrote."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import contextlib
 import math
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from composer.loggers import LoggerDestination
+from composer.utils import dist
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.config import build_trainer
+from composer_memprof.messages import log_error, warn
 
 _LOSS = 'loss/train/total'
+#: A close that takes longer than this is explained, in seconds.
+_LONG_CLOSE_S = 2.0
 
 
-class _LossEnds(LoggerDestination):
-    """Keeps the first loss and the last."""
+class _FirstAndLastLoss(LoggerDestination):
+    """Keeps the first and the last finite loss."""
 
     def __init__(self) -> None:
         self.first: Optional[float] = None
@@ -38,7 +43,7 @@ class Run:
     """A run that is ready to train.
 
     >>> from composer_memprof import config
-    >>> run = Run(config.load(Path('yamls/quickstart.yaml'), ['max_duration=2ba']))  # doctest: +SKIP
+    >>> run = Run(config.load('quickstart', ['max_duration=2ba']))  # doctest: +SKIP
     >>> run.train()  # doctest: +SKIP
 
     Raises:
@@ -46,35 +51,66 @@ class Run:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._losses = _LossEnds()
+        self._losses = _FirstAndLastLoss()
         self._trainer = build_trainer(config, loggers=[self._losses])
-        callbacks = [callback for callback in self._trainer.state.callbacks if isinstance(callback, ProfilingCallback)]
-        self._folders: set[Path] = {callback.folder_path for callback in callbacks}
+        self._callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
+        self._folders: set[Path] = {callback.folder_path for callback in self._callbacks}
         self._before = set(list_artifacts(self._folders))  # of an earlier run under the same name
 
     def train(self) -> None:
-        """Train to the end; Ctrl-C ends the process by 130, without a traceback."""
+        """Train to the end. Ctrl-C ends the process with exit code 130 and without a traceback."""
         with _interrupted_quietly():
             self._trainer.fit()
-        self._trainer.close()
+        with self._explaining_a_long_close():
+            self._trainer.close()
 
     def result(self) -> RunResult:
-        """What there is to tell, however the run has ended."""
+        """The losses and files of the run, whether it succeeded or not."""
         state = self._trainer.state
         batches = state.timestamp.batch.value
         artifacts = [artifact for artifact in list_artifacts(self._folders) if artifact not in self._before]
         return RunResult(state.run_name, batches, self._losses.first, self._losses.last, artifacts)
 
+    @contextlib.contextmanager
+    def _explaining_a_long_close(self) -> Iterator[None]:
+        timer = threading.Timer(_LONG_CLOSE_S, self._explain_close)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _explain_close(self) -> None:
+        try:
+            waiting = self._files_to_upload()
+        except OSError:  # a manifest that can't be read
+            log_error('the files that wait for an upload could not be counted')
+            return
+        seconds = max((callback.output.close_timeout for callback in self._callbacks), default=0.0)
+        if waiting:
+            warn(
+                f'waiting for {waiting} file(s) to be uploaded, up to {seconds:g} s for each callback (close_timeout). '
+                'Files that are not uploaded by then are kept; send them with: composer-memprof push RUN_FOLDER'
+            )
+        else:
+            warn('waiting for the last files to be written')
+
+    def _files_to_upload(self) -> int:
+        rank = dist.get_global_rank()
+        entries = [artifact.entry for artifact in list_artifacts(self._folders) if artifact.entry.rank == rank]
+        return sum(entry.status == 'saved' and entry.remote is not None for entry in entries)
+
 
 @contextlib.contextmanager
 def _interrupted_quietly() -> Iterator[None]:
-    """After Ctrl-C, whatever error comes of it (of DataLoader workers that are stopped too, say) is no news."""
+    """Exit with 130 on Ctrl-C; an error that it causes, such as that of a stopped DataLoader worker, is not shown."""
     interrupted = False
 
     def stop(number: int, frame: object) -> None:
         nonlocal interrupted
         interrupted = True
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # torch's would raise of each worker that is stopped too
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # torch's handler would raise for each stopped worker
         sys.exit(128 + number)
 
     before = signal.signal(signal.SIGINT, stop)
@@ -83,6 +119,7 @@ def _interrupted_quietly() -> Iterator[None]:
     except Exception:
         if not interrupted:
             raise
+        log_error('an error after Ctrl-C')
         sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Signals that stop a job, and the few moments in which they have to wait."""
+"""The signals that stop a job, and how to defer them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back until the block is left.
+    """Defer SIGTERM and SIGINT to the end of the block.
 
-    Composer makes them an exception, at whatever line the main thread has come to: a recording that is half handed
-    over would be lost. On other threads there is nothing to hold back.
+    Composer turns them into an exception at any line of the main thread, which could lose a recording that is being
+    handed over. Does nothing on other threads, which get no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before: dict[signal.Signals, Any] = {}
+    received: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
     try:
         for number in STOPPING:
             handler = signal.getsignal(number)
-            if handler is not None:  # None: not Python's, which can't be put back from here
-                before[number] = handler
-                signal.signal(number, lambda which, frame: came.append(which))
+            if handler is not None:  # None: not installed by Python, which could not put it back
+                handlers[number] = handler
+                signal.signal(number, lambda which, frame: received.append(which))
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        for which in came:
+        for which in received:
             signal.raise_signal(which)

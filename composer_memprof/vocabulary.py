@@ -1,14 +1,13 @@
-"""The words that recordings, files, tables and pages share: the phases of training, and what memory is for.
+"""Names that recorders, files, tables and pages share: the phases of training and the categories of memory.
 
-Each word stands once, here; a name in a file or a page is one of these constants. Imports nothing, so that every room
-can use it.
+Imports nothing of this package, so that every part of it can use these names.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# -- phases ---------------------------------------------------------------------------------------------------------
+# -- phases of training ---------------------------------------------------------------------------------------------
 
 START = 'start'
 DATALOADER = 'dataloader'
@@ -20,7 +19,7 @@ EVAL = 'eval'
 BETWEEN_PHASES = 'between phases'
 BETWEEN_BATCHES = 'between batches'
 
-#: Every phase that a recording can name, in the order of a batch.
+#: All phases, in the order of a batch.
 PHASES = (
     START,
     DATALOADER,
@@ -34,18 +33,27 @@ PHASES = (
 )
 
 
-# -- what memory is for ---------------------------------------------------------------------------------------------
+# -- categories of memory -------------------------------------------------------------------------------------------
+
+PARAMETER = 'parameter'
+BUFFER = 'buffer'
+GRADIENT = 'gradient'
+OPTIMIZER_STATE = 'optimizer_state'
+ACTIVATION = 'activation'
+INPUT = 'input'
+TEMPORARY = 'temporary'
+UNKNOWN = 'unknown'
 
 
 @dataclass(frozen=True)
 class MemoryCategory:
-    """One purpose of memory, under each of its names.
+    """A category and its names.
 
     Args:
         key (str): in snapshots, ``.summary.json`` and the data of pages.
-        label (str): for people.
-        tracker (str): in ``FSDPMemTracker``'s files, as torch's ``MemTracker`` calls it; ``''`` where it has none.
-        color (str): in pages, the same in all of them.
+        label (str): in tables and pages.
+        tracker (str): in ``FSDPMemTracker``'s files, from torch's ``MemTracker``; ``''`` if it has none.
+        color (str): in pages.
     """
 
     key: str
@@ -55,15 +63,19 @@ class MemoryCategory:
 
 
 MEMORY_CATEGORIES = (
-    MemoryCategory('parameter', 'parameter', 'Parameter', '#4878a8'),
-    MemoryCategory('buffer', 'buffer', 'Buffer', '#9ecae1'),
-    MemoryCategory('gradient', 'gradient', 'Gradient', '#e49444'),
-    MemoryCategory('optimizer_state', 'optimizer state', 'OptState', '#85b6b2'),
-    MemoryCategory('activation', 'activation', 'Activation', '#d1615d'),
-    MemoryCategory('input', 'input', 'Inputs', '#6a9f58'),
-    MemoryCategory('temporary', 'temporary', 'Temp', '#e7ca60'),
-    MemoryCategory('unknown', 'unknown', 'Other', '#a0a0a0'),
+    MemoryCategory(PARAMETER, 'parameter', 'Parameter', '#4878a8'),
+    MemoryCategory(BUFFER, 'buffer', 'Buffer', '#9ecae1'),
+    MemoryCategory(GRADIENT, 'gradient', 'Gradient', '#e49444'),
+    MemoryCategory(OPTIMIZER_STATE, 'optimizer state', 'OptState', '#85b6b2'),
+    MemoryCategory(ACTIVATION, 'activation', 'Activation', '#d1615d'),
+    MemoryCategory(INPUT, 'input', 'Inputs', '#6a9f58'),
+    MemoryCategory(TEMPORARY, 'temporary', 'Temp', '#e7ca60'),
+    MemoryCategory(UNKNOWN, 'unknown', 'Other', '#a0a0a0'),
 )
+#: In this order a category's number in a column stands for its key.
 CATEGORY_KEYS = tuple(category.key for category in MEMORY_CATEGORIES)
-#: torch's profiler alone tells this one from activations.
+CATEGORY_LABELS = {category.key: category.label for category in MEMORY_CATEGORIES}
+#: The categories of tensors whose addresses a recorder notes, in the order of their numbers.
+TENSOR_CATEGORIES = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT)
+#: Only torch's profiler separates this category from activations.
 AUTOGRAD_DETAIL = MemoryCategory('autograd_detail', 'autograd detail', '', '#a87c9f')

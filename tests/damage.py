@@ -1,4 +1,4 @@
-"""Damaging a snapshot's bytes at random, for the tests of its loader and for the longer run in the benchmarks."""
+"""Random damage to a snapshot, for the tests of its loader and for a longer run in the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.snapshots import FRAME, TORCH, event, freed, plain, segment
 
-#: Bytes that mean something to an unpickler: opcodes of every kind, and numbers that are too large.
+#: Bytes with a meaning for an unpickler: all opcodes, and numbers that are too large.
 _OPCODES = [bytes([code]) for code in range(256)]
 _PIECES = [
     *_OPCODES,
@@ -29,7 +29,7 @@ _PIECES = [
 ]
 
 
-#: Values that a field of a snapshot can not have, or hardly.
+#: Values that a field of a snapshot never or rarely has.
 _VALUES: list[Any] = [
     *(None, True, -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 2**9999, 0.5, float('nan')),
     *('', 'alloc', 'free_completed', 'segment_unmap', 'forward', 'x' * 1000, '\ud800', '\x1b[2J', b'x'),
@@ -38,12 +38,13 @@ _VALUES: list[Any] = [
 
 
 def the_content() -> dict[str, Any]:
-    """A small snapshot with everything in it."""
+    """A small snapshot with every kind of content."""
     frames = [FRAME, TORCH]
     events = [event('alloc', 64 * i, 8 + i, frames, i) for i in range(20)]
     events += [*freed(640, 18, time=20), event('segment_alloc', 4096, 512, time=21), event('oom', 0, 7, time=22)]
     ours = {
         'device': 'cuda',
+        'version': 1,
         'phases': [[0, 1, 'forward'], [9, 1, 'backward'], [15, 2, 'forward']],
         'modules': [[0, 'net.0'], [5, '']],
         'tensors': [[3, 64, 8, 'parameter', 'net.0.weight']],
@@ -57,8 +58,8 @@ def a_whole_snapshot(protocol: int = 4) -> bytes:
 
 
 def mangled(random_: random.Random) -> bytes:
-    """A sound pickle of a snapshot with one to four values replaced, taken out, repeated or exchanged."""
-    content = copy.deepcopy(the_content())  # its frames are those of other tests too
+    """A valid pickle of a snapshot with one to four values replaced, removed, repeated or exchanged."""
+    content = copy.deepcopy(the_content())  # other tests use its frames too
     for _ in range(random_.randint(1, 4)):
         where: Any = content
         while True:
@@ -87,7 +88,7 @@ def _is_container(value: Any) -> bool:
 
 
 def damaged(content: bytes, random_: random.Random) -> bytes:
-    """With one to four places flipped, cut, replaced, repeated or taken out; now and then gzipped."""
+    """The content with one to four places flipped, cut, replaced, repeated or removed; sometimes gzipped."""
     found = bytearray(content)
     for _ in range(random_.randint(1, 4)):
         place = random_.randrange(max(len(found), 1))

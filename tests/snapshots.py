@@ -1,4 +1,4 @@
-"""Snapshots made by hand, for the tests of their analysis."""
+"""Handmade snapshots for the tests of the analysis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def event(action: str, address: int, size: int, frames: Any = None, time: int = 
 
 
 def freed(address: int, size: int, frames: Any = None, time: int = 0) -> list[dict[str, Any]]:
-    """Both events of a release."""
+    """Both events of a free."""
     return [event(action, address, size, frames, time) for action in ('free_requested', 'free_completed')]
 
 
@@ -35,14 +35,14 @@ def saved(content: Any, name: str = 'x.pickle') -> Path:
 
 
 def plain(*events: dict[str, Any], segments: Any = (), **ours: Any) -> dict[str, Any]:
-    """``ours``: what this project's recorders add."""
+    """A snapshot; ``ours`` are the notes of this project's recorders."""
     content = {'device_traces': [list(events)], 'segments': list(segments)}
     return {**content, 'composer_memprof': ours} if ours else content
 
 
 def without_stacks() -> dict[str, Any]:
-    """As from a GPU: a weight of 4 MiB from before; in backward, on a thread without Python, 8 and 2 MiB for a while,
-    and a gradient of 6 MiB."""
+    """As from a GPU: a weight of 4 MiB from before the recording; in backward, on a thread without Python stacks, two
+    temporaries of 8 and 2 MiB and a gradient of 6 MiB."""
     mib = 1 << 20
     sizes = {1 << 30: 8 * mib, 2 << 30: 2 * mib, 3 << 30: 6 * mib}
     rows = [('alloc', at) for at in sizes] + [('free_completed', at) for at in (1 << 30, 2 << 30)]

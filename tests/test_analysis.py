@@ -1,4 +1,4 @@
-"""From a snapshot to its peak: when it was, and what was allocated."""
+"""The peak of a snapshot: when it was and what was allocated, and what ``inspect`` prints of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
-from composer_memprof.analysis.run_snapshots import snapshots_of
+from composer_memprof.analysis.run import snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
@@ -170,7 +170,7 @@ def test_inspect_prints_for_a_person_and_as_json() -> None:
     for width in (50, 80):
         run = inspect(path, COLUMNS=str(width))
         assert run.returncode == 0, run.stderr
-        for words in ('3.0 MiB', 'batch 7, forward', 'activation', 'train.py:7 step', '1 frame'):
+        for words in ('3.0 MiB', 'batch 7, forward', 'activation', 'train.py:7 step', '1 more frame'):
             assert words in run.stdout
         assert all(len(line) <= width for line in run.stdout.splitlines())
     (device,) = json.loads(inspect(path, '--json').stdout)['devices']
@@ -216,7 +216,7 @@ def test_of_a_runs_folder_that_of_a_failure_comes_first() -> None:
         except torch.OutOfMemoryError:
             trainer.close()
         trainer.close()
-    (found,) = snapshots_of(Path('test-run')).values()
+    (found,) = snapshots_by_rank(Path('test-run')).values()
     assert found.name == 'rank0.0.memory_snapshot.oom.pickle', 'and not the later one of batch 6'
 
 

@@ -1,4 +1,4 @@
-"""What filled the memory: sums that are exact, and categories by what was seen, by phase and by stack."""
+"""Attribution: sums are exact, and categories come from tensors, phases and stacks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def device(content: Any) -> DeviceReport:
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict[str, Any]:
-    """Of a caching allocator that reuses addresses, whose recording began late and may have lost its beginning."""
+    """Histories of a caching allocator that reuses addresses. The recording may have lost its beginning."""
     live: dict[int, int] = {}
     waiting: dict[int, int] = {}
     events = []
@@ -80,7 +80,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def by_walking(snapshot: Snapshot) -> tuple[list[int], list[int]]:
-    """Bytes allocated and active over time, block by block: slow, and plain to see."""
+    """Bytes allocated and active over time, computed block by block: slow and simple."""
     history = snapshot.devices[0]
     events = list(zip(history.action.tolist(), history.address.tolist(), history.size.tolist()))
     ends = dict(
@@ -160,17 +160,17 @@ PHASES = [
     [
         (1, 12, 'input', 'allocated while a batch was loaded'),
         (1, 2, 'temporary', 'same phase'),
-        (11, 22, 'activation', 'allocated in forward, freed later'),
+        (11, 22, 'activation', 'allocated in forward, freed in a later phase'),
         (11, 12, 'temporary', 'same phase'),
-        (11, 51, 'activation', 'allocated in forward, freed later'),
-        (11, None, 'unknown', 'kept past its batch'),
-        (51, None, 'activation', 'still there at the end of its batch'),
+        (11, 51, 'activation', 'allocated in forward, freed in a later phase'),
+        (11, None, 'unknown', 'kept after its batch'),
+        (51, None, 'activation', 'in forward of the last batch, not freed'),
         (21, 22, 'temporary', 'same phase'),
         (21, 45, 'gradient', 'allocated in backward'),
         (21, None, 'gradient', 'allocated in backward'),
         (31, 32, 'temporary', 'same phase'),
-        (31, None, 'optimizer_state', 'by the optimizer, kept'),
-        (31, 51, 'temporary', 'by the optimizer, freed later'),
+        (31, None, 'optimizer_state', 'by the optimizer, not freed'),
+        (31, 51, 'temporary', 'by the optimizer, freed in a later phase'),
         (41, None, 'unknown', 'no rule'),
     ],
 )
@@ -209,9 +209,9 @@ def test_stacks_tell_a_category_where_there_are_no_phases(made: Any, released: A
     events = [event('alloc', 512, 8, made)] + ([] if released is None else freed(512, 8, released))
     found, rule = category_of(plain(*events))
     assert found == category
-    assert rule.startswith('by its stack') == (category != 'unknown')
+    assert rule.startswith('by stack') == (category != 'unknown')
     (note,) = answer(plain(*events)).notes
-    assert 'No phases' in note
+    assert 'no phases' in note
 
 
 def test_without_frames_where_others_have_some_it_is_a_thread_of_backward() -> None:
@@ -247,7 +247,7 @@ def test_a_tensor_that_was_seen_counts_more_than_phase_and_stack() -> None:
         'optimizer_state': 60,
         'parameter': 9,
     }
-    assert {share.rules[0].rule for share in peak.categories} == {'seen as that tensor'}
+    assert {share.rules[0].rule for share in peak.categories} == {'a tensor of this category was seen in it'}
     assert {share.module: share.bytes for share in peak.modules} == {'net.1': 100, 'net.1.weight': 60, 'net.0': 9}
 
 
@@ -281,7 +281,7 @@ def test_a_line_that_steps_an_optimizer_is_told_with_the_frame_of_torch_that_ask
     ]
     assert {holder.frames[0].name for holder in holders} == {FRAME['name']}
     assert [holder.folded for holder in holders] == [1, 0, 2]
-    assert summary_of(answer(content))['devices'][0]['holders'][0]['at'] == [
+    assert summary_of(answer(content)).devices[0].holders[0].at == [
         'adamw.py:120 _init_group',
         'train.py:7 step',
     ]
@@ -317,7 +317,7 @@ def test_where_there_is_no_stack_the_module_that_ran_is_named() -> None:
     ]
     console = Console(file=io.StringIO(), width=80)
     console.print(report_text(found))
-    assert 'no stack, while blocks.1 ran' in console.file.getvalue()
+    assert 'no stack; module blocks.1 ran' in console.file.getvalue()
 
 
 # -- reserved and fragmentation -----------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def test_a_summary_stays_small_and_says_the_most() -> None:
             for number, row in enumerate(content['device_traces'][0])
         ]
     ] * 20
-    summary = summary_of(answer(content))
+    summary = summary_of(answer(content)).as_dict()
     assert len(json.dumps(summary).encode()) <= 4096
     assert summary['devices'][0]['peak']['bytes'] == 180
     assert len(summary['devices']) + summary['devices_left_out'] == 20

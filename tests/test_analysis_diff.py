@@ -1,4 +1,4 @@
-"""What grew between two snapshots, and between two runs."""
+"""Changes between two snapshots and between two runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from composer_memprof.analysis.memory.diff import diff
-from composer_memprof.analysis.run_snapshots import snapshots_of
+from composer_memprof.analysis.run import list_artifacts, snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.artifacts.manifest import Entry, append_line
 from tests.conftest import child_environment
@@ -28,7 +28,7 @@ AFTER = plain(
 
 
 def listed(folder: str, name: str, content: Any, rank: int = 0, batch: int = 1, **more: Any) -> None:
-    """A snapshot in a run's folder, and the line of its manifest."""
+    """Write a snapshot into a run's folder, and its line in the manifest."""
     home = Path(folder) / 'torch_traces'
     home.mkdir(parents=True, exist_ok=True)
     if content is not None:
@@ -55,7 +55,7 @@ def test_devices_that_only_one_has_are_named() -> None:
     content = plain(event('alloc', 1, 10), segments=[segment((5, 70), device=3)])
     found = diff(saved(BEFORE, 'a'), saved(content, 'b'))
     assert [device.device for device in found.devices] == [0]
-    assert found.notes == ['Device 3 is only in the second.']
+    assert found.notes == ['Device 3 is only in the second snapshot.']
 
 
 def test_of_a_run_the_newest_snapshot_of_each_rank_counts() -> None:
@@ -72,6 +72,18 @@ def test_of_a_run_the_newest_snapshot_of_each_rank_counts() -> None:
     assert [(device.rank, device.after) for device in with_file.devices] == [(None, 320)]
 
 
+def test_the_files_of_a_run_are_listed_from_its_folder_or_with_its_subfolders() -> None:
+    listed('run', 'rank0.4.pickle', BEFORE, batch=4)
+    listed('run', 'rank1.2.pickle', BEFORE, rank=1, batch=2)
+    listed('run', 'gone.pickle', None, batch=3, status='removed')
+    names = ['rank1.2.pickle', 'rank0.4.pickle']
+    folder = Path('run/torch_traces')
+    assert list_artifacts([Path('run')]) == []
+    for found in (list_artifacts([folder]), list_artifacts([Path('run')], recursive=True)):
+        assert [artifact.entry.path for artifact in found] == names
+        assert [artifact.checked_path() for artifact in found] == [(folder / name).resolve() for name in names]
+
+
 @pytest.mark.parametrize('name', ['../secret.pickle', '/etc/passwd', 'link/x.pickle', '', 'x\0y'])
 def test_a_name_in_a_manifest_that_leaves_its_folder_is_refused(name: str) -> None:
     saved(AFTER, 'secret.pickle')
@@ -81,7 +93,7 @@ def test_a_name_in_a_manifest_that_leaves_its_folder_is_refused(name: str) -> No
     line = {**entry, 'path': name, 'sha256': '', 'rank': 0, 'batch': 1}
     Path('run/rank0.manifest.jsonl').write_text(json.dumps(line))
     with pytest.raises(SnapshotError, match='leaves its folder'):
-        snapshots_of(Path('run'))
+        snapshots_by_rank(Path('run'))
 
 
 def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The artifact store: whole files, honest manifests, patient uploads, careful removals."""
+"""The artifact store: names, writing, manifests, uploads, retention, push."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ import fsspec
 import pytest
 from composer.core import Timestamp
 
-from composer_memprof.artifacts import store as store_module
+from composer_memprof.artifacts import uploading, writing
 from composer_memprof.artifacts.child import ReadAtFork, fork
+from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme
+from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
-from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of, inside
+from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of
 from composer_memprof.artifacts.numbering import before_suffix
 from composer_memprof.artifacts.push import push
 from composer_memprof.artifacts.store import ArtifactStore, Part
@@ -49,8 +51,8 @@ def make_store(destination: Any = None, remote: Optional[str] = None, **more: An
     return ArtifactStore(FOLDER, Naming('rank{rank}.{batch}', remote, '.txt'), destination, **more)
 
 
-class Shelf:
-    """A destination in memory; it can be told to wait or to fail."""
+class MemoryDestination:
+    """A destination that keeps names only. Its uploads can be made to wait or to fail."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -86,7 +88,7 @@ class Shelf:
         ('{rank:q}', ['{rank:q}']),
     ],
 )
-def test_a_format_string_that_can_not_be_is_refused(template: str, words: list[str]) -> None:
+def test_an_invalid_format_string_is_refused(template: str, words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         check_template(template, 'folder', ('run_name', 'rank'))
     assert all(word in str(caught.value) for word in ['folder', *words])
@@ -104,7 +106,7 @@ def test_a_name_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:
         Naming('a/../../b', None, '.txt').local(stamp(), '.txt', 1)
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run' / 'link').symlink_to(tmp_path)
-    with pytest.raises(ValueError, match='leads out'):
+    with pytest.raises(ValueError, match='is outside of'):
         inside(tmp_path / 'run', 'link/file')
 
 
@@ -138,7 +140,7 @@ def test_a_number_goes_before_the_suffix() -> None:
         ('zip://a::s3://b', ['one store']),
     ],
 )
-def test_a_store_that_can_not_be_reached_is_refused_without_asking_it(name: str, words: list[str]) -> None:
+def test_an_address_that_can_not_be_reached_is_refused_without_a_connection(name: str, words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         check_scheme(name, 'remote_file_name')
     assert all(word in str(caught.value) for word in words)
@@ -148,7 +150,7 @@ def test_a_store_that_can_not_be_reached_is_refused_without_asking_it(name: str,
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_whole_listed_and_of_the_sha_that_is_listed() -> None:
+def test_a_file_is_complete_and_listed_with_its_size_and_sha256() -> None:
     store = make_store()
     store.save([text('abc'), text('more', 'thing.part', '.more.txt')], stamp())
     store.close(20)
@@ -163,7 +165,7 @@ def test_a_file_is_whole_listed_and_of_the_sha_that_is_listed() -> None:
     assert sorted(os.listdir(FOLDER)) == ['rank0.4.more.txt', 'rank0.4.txt', 'rank0.manifest.jsonl']
 
 
-def test_what_is_there_is_never_replaced_and_nothing_is_skipped() -> None:
+def test_existing_files_are_never_overwritten_and_nothing_is_skipped() -> None:
     store = make_store()
     for content in ('one', 'two', 'three'):
         store.save([text(content)], stamp())
@@ -184,14 +186,14 @@ def test_overwrite_replaces() -> None:
     assert len(entries(FOLDER)) == 1
 
 
-def test_compressed_files_say_so_in_their_name() -> None:
+def test_compressed_files_have_the_suffix_of_the_codec() -> None:
     store = make_store()
     store.save([text('abc', compress=True)], stamp())
     store.close(20)
     assert gzip.decompress((FOLDER / 'rank0.4.txt.gz').read_bytes()) == b'abc'
 
 
-def test_a_part_that_fails_takes_no_other_with_it() -> None:
+def test_a_part_that_fails_does_not_stop_the_others() -> None:
     def fail(path: Path) -> None:
         path.write_text('half')
         raise RuntimeError('no such thing')
@@ -204,14 +206,14 @@ def test_a_part_that_fails_takes_no_other_with_it() -> None:
     assert not list(FOLDER.glob('.*'))
 
 
-def test_writing_runs_in_a_child_which_does_not_hold_this_interpreter() -> None:
+def test_files_are_written_in_a_forked_child() -> None:
     store = make_store()
     store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
     store.close(20)
     assert int((FOLDER / 'rank0.4.txt').read_text()) != os.getpid()
 
 
-def test_what_a_child_died_of_is_not_tried_again_in_the_training() -> None:
+def test_work_that_killed_a_child_is_not_tried_again_in_the_training() -> None:
     parent = os.getpid()
 
     def write(path: Path) -> None:
@@ -219,21 +221,21 @@ def test_what_a_child_died_of_is_not_tried_again_in_the_training() -> None:
         os._exit(9)
 
     store = make_store()
-    with pytest.warns(MemprofWarning, match='the process that was to write it died'):
+    with pytest.warns(MemprofWarning, match='the process that wrote it died'):
         store.save([Part('thing', '.txt', write)], stamp())
         store.close(20)
     assert [entry.status for entry in entries(FOLDER)] == ['failed']
 
 
-def test_without_a_child_it_is_written_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, 'fork', lambda *arguments: None)
+def test_without_a_child_files_are_written_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, 'fork', lambda *arguments: None)
     store = make_store()
     store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
     store.close(20)
     assert int((FOLDER / 'rank0.4.txt').read_text()) == os.getpid()
 
 
-def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_handlers() -> None:
+def test_a_child_that_is_terminated_as_it_starts_runs_none_of_its_parents_handlers() -> None:
     code = (
         'import atexit, os, signal, sys, time\n'
         'from composer_memprof.artifacts import child\n'
@@ -255,7 +257,7 @@ def test_a_child_that_is_told_to_stop_as_it_starts_runs_none_of_its_parents_hand
     assert run.stdout.splitlines()[1:] == [f'exit handlers of {pid}']
 
 
-def test_one_window_is_written_at_a_time_and_none_holds_up_the_training() -> None:
+def test_one_window_is_written_at_a_time_and_none_delays_the_training() -> None:
     store = make_store()
     alive = Path('alive')
 
@@ -276,14 +278,25 @@ def test_one_window_is_written_at_a_time_and_none_holds_up_the_training() -> Non
     assert [entry.status for entry in entries(FOLDER)] == ['saved'] * 4
 
 
-def test_a_file_has_its_name_and_its_line_before_the_parent_hears_of_it() -> None:
-    store = make_store()
-    child = fork(lambda: (str(made) for made in store._make([text()], stamp())))
+def test_a_child_names_and_lists_a_file_without_its_parent() -> None:
+    folder = ArtifactFolder(FOLDER.absolute(), Naming('rank{rank}.{batch}', None, '.txt'), None, overwrite=False)
+    child = fork(lambda: (str(written) for written in writing.write_parts(folder, [text()], stamp())))
     assert child is not None
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert [(entry.path, entry.status) for entry in entries(FOLDER)] == [('rank0.4.txt', 'saved')]
     assert len(child.results(5)) == 1
-    store.close(20)
+    folder.manifest.release()
+
+
+def test_an_error_of_on_saved_is_one_warning_and_the_file_stays() -> None:
+    def fail(paths: dict[str, Path]) -> None:
+        raise RuntimeError('no such reader')
+
+    store = make_store()
+    with pytest.warns(MemprofWarning, match='rank0.4.txt could not be processed after saving: RuntimeError: no such'):
+        store.save([text()], stamp(), on_saved=fail)
+        store.close(20)
+    assert [entry.status for entry in entries(FOLDER)] == ['saved']
 
 
 def test_warnings_that_are_made_errors_neither_raise_nor_hang() -> None:
@@ -298,7 +311,7 @@ def test_warnings_that_are_made_errors_neither_raise_nor_hang() -> None:
     assert [entry.status for entry in entries(FOLDER)] == ['failed']
 
 
-def test_keeping_the_newest_never_removes_what_replaced_an_older_one() -> None:
+def test_retention_never_removes_a_file_that_has_overwritten_an_older_one() -> None:
     store = make_store(overwrite=True, keep=1)
     for content in ('one', 'two', 'three'):
         store.save([text(content)], stamp())
@@ -306,7 +319,7 @@ def test_keeping_the_newest_never_removes_what_replaced_an_older_one() -> None:
     assert (FOLDER / 'rank0.4.txt').read_text() == 'three'
 
 
-def test_a_child_that_hangs_is_ended() -> None:
+def test_a_child_that_hangs_is_killed() -> None:
     child = fork(lambda: time.sleep(60))
     assert child is not None
     begin = time.monotonic()
@@ -314,7 +327,7 @@ def test_a_child_that_hangs_is_ended() -> None:
     assert time.monotonic() - begin < 10
 
 
-def test_a_folder_that_is_lost_is_told_once_and_never_raised() -> None:
+def test_a_lost_folder_is_one_warning_and_never_raises() -> None:
     told: list[BaseException] = []
     store = make_store(on_failure=told.append)
     FOLDER.write_text('a file in the place of the folder')
@@ -326,7 +339,7 @@ def test_a_folder_that_is_lost_is_told_once_and_never_raised() -> None:
     assert sum('nothing can be written' in str(warning.message) for warning in warnings) <= 1
 
 
-def test_a_growing_file_is_there_from_its_first_line() -> None:
+def test_a_growing_file_exists_from_its_first_line() -> None:
     store = make_store()
     growing = store.grow('thing', '.txt', stamp(0))
     growing.write('one')
@@ -366,29 +379,29 @@ def test_two_stores_share_a_folder_and_its_manifest() -> None:
 
 
 class Locks:
-    """Of a process whose children do not get them, but for those after the first ``stuck``."""
+    """Locks that the first ``stuck`` forked children do not get."""
 
     def __init__(self, stuck: int) -> None:
         self.parent, self.stuck, self.forked = os.getpid(), stuck, 0
 
-    def settle(self) -> None:
+    def try_locks(self) -> None:
         if os.getpid() == self.parent:
             self.forked += 1
         elif self.forked <= self.stuck:
             time.sleep(60)
 
 
-def test_a_child_that_does_not_get_its_locks_is_ended_and_another_forked() -> None:
+def test_a_child_that_does_not_get_its_locks_is_killed_and_another_one_forked() -> None:
     locks = Locks(stuck=2)
-    child = fork(lambda: ['done'], ReadAtFork(lambda: None, locks.settle))
+    child = fork(lambda: ['done'], ReadAtFork(lambda: None, locks.try_locks))
     assert child is not None and child.results(20) == ['done']
     assert locks.forked == 3
 
 
-def test_where_no_child_gets_its_locks_what_is_fleeting_is_read_before_save_returns() -> None:
+def test_if_no_child_gets_its_locks_the_data_is_read_before_save_returns() -> None:
     locks, read = Locks(stuck=100), []
     store = make_store()
-    store.save([text()], stamp(), read_at_fork=ReadAtFork(lambda: read.append(os.getpid()), locks.settle))
+    store.save([text()], stamp(), read_at_fork=ReadAtFork(lambda: read.append(os.getpid()), locks.try_locks))
     assert read == [os.getpid()]
     store.close(20)
     assert [entry.status for entry in entries(FOLDER)] == ['saved']
@@ -396,7 +409,7 @@ def test_where_no_child_gets_its_locks_what_is_fleeting_is_read_before_save_retu
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_windows_that_are_read_at_once_are_written_in_turn() -> None:
+def test_windows_that_are_read_at_the_fork_are_written_in_order() -> None:
     store = make_store()
     for number in range(3):
         kept: dict[str, int] = {}
@@ -416,7 +429,7 @@ def test_windows_that_are_read_at_once_are_written_in_turn() -> None:
 
 def test_no_thread_is_left_after_the_close() -> None:
     before = set(threading.enumerate())
-    store = make_store(Shelf(), 'far/{batch}.txt')
+    store = make_store(MemoryDestination(), 'far/{batch}.txt')
     store.save([text()], stamp())
     store.close(20)
     assert set(threading.enumerate()) <= before
@@ -425,7 +438,7 @@ def test_no_thread_is_left_after_the_close() -> None:
 # -- uploading ----------------------------------------------------------------------------------------------------
 
 
-def test_uploads_are_listed_under_the_name_they_got() -> None:
+def test_uploads_are_listed_with_their_name_in_the_destination() -> None:
     store = make_store(FsspecDestination(), 'memory://shelf/{run_name}')
     fsspec.filesystem('memory').pipe('/shelf/my-run/rank0.4.txt', b'an earlier run')
     store.save([text('abc')], stamp())
@@ -438,9 +451,9 @@ def test_uploads_are_listed_under_the_name_they_got() -> None:
 
 
 def test_a_failed_upload_keeps_the_file_and_says_what_to_do() -> None:
-    shelf = Shelf()
-    shelf.error = PermissionError('no entry')
-    store = make_store(shelf, 'far/{batch}.txt', keep=0)
+    destination = MemoryDestination()
+    destination.error = PermissionError('no entry')
+    store = make_store(destination, 'far/{batch}.txt', keep=0)
     with pytest.warns(MemprofWarning, match='composer-memprof push .*run'):
         store.save([text()], stamp())
         store.close(20)
@@ -466,31 +479,32 @@ def test_an_upload_is_tried_again() -> None:
     assert [entry.status for entry in entries(FOLDER)] == ['uploaded']
 
 
-def test_the_close_waits_no_longer_than_it_was_told_to() -> None:
-    shelf = Shelf()
-    shelf.open.clear()
-    store = make_store(FsspecDestination(), 'memory://slow')
-    store.destination.upload = shelf.upload  # type: ignore[method-assign, union-attr]
+def test_the_close_waits_no_longer_than_its_timeout() -> None:
+    slow = MemoryDestination()
+    slow.open.clear()
+    destination = FsspecDestination()
+    destination.upload = slow.upload  # type: ignore[method-assign]
+    store = make_store(destination, 'memory://slow')
     store.save([text()], stamp())
     begin = time.monotonic()
     with pytest.warns(MemprofWarning, match='not uploaded within close_timeout'):
         store.close(0.5)
     assert time.monotonic() - begin < 5
     assert [entry.status for entry in entries(FOLDER)] == ['saved']
-    shelf.open.set()
+    slow.open.set()
 
 
 def test_a_full_queue_of_uploads_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, '_uploader', WorkerThread('small', capacity=1))
-    shelf = Shelf()
-    shelf.open.clear()
-    store = make_store(shelf, 'far/{batch}.txt')
+    monkeypatch.setattr(uploading, '_thread', WorkerThread('small', capacity=1))
+    destination = MemoryDestination()
+    destination.open.clear()
+    store = make_store(destination, 'far/{batch}.txt')
     for batch in range(6):
         store.save([text()], stamp(batch))
     time.sleep(0.5)
-    shelf.open.set()
+    destination.open.set()
     store.close(20)
-    assert sorted(shelf.names) == [f'far/{batch}.txt' for batch in range(6)]
+    assert sorted(destination.names) == [f'far/{batch}.txt' for batch in range(6)]
     assert {entry.status for entry in entries(FOLDER)} == {'uploaded'}
 
 
@@ -510,18 +524,18 @@ def test_the_newest_windows_are_kept_each_with_all_its_files() -> None:
 
 
 def test_nothing_is_removed_before_it_is_uploaded() -> None:
-    shelf = Shelf()
-    shelf.open.clear()
-    store = make_store(shelf, 'far/{batch}.txt', keep=0)
+    destination = MemoryDestination()
+    destination.open.clear()
+    store = make_store(destination, 'far/{batch}.txt', keep=0)
     for batch in range(3):
         store.save([text()], stamp(batch))
-    store_module._writer.wait(store, time.monotonic() + 20)
+    store._writer.wait(time.monotonic() + 20)
     assert len(list(FOLDER.glob('*.txt'))) == 3
-    shelf.open.set()
+    destination.open.set()
     store.close(20)
     assert not list(FOLDER.glob('*.txt'))
     assert {entry.status for entry in entries(FOLDER)} == {'removed'}
-    assert sorted(shelf.names) == ['far/0.txt', 'far/1.txt', 'far/2.txt']
+    assert sorted(destination.names) == ['far/0.txt', 'far/1.txt', 'far/2.txt']
 
 
 # -- manifests and push -------------------------------------------------------------------------------------------
@@ -532,14 +546,14 @@ def entry(path: str, status: Any, remote: Optional[str] = None) -> Entry:
 
 
 def dead_manifest(*lines: Entry, folder: Path = FOLDER) -> Path:
-    manifest = Manifest.hold(folder, 0)
+    manifest = Manifest.acquire(folder, 0)
     for line in lines:
         manifest.append(line)
     manifest.release()
     return manifest.path
 
 
-def test_the_last_line_of_a_path_counts_and_broken_lines_are_passed_over() -> None:
+def test_the_last_line_of_a_path_counts_and_broken_lines_are_skipped() -> None:
     path = dead_manifest(entry('a', 'open'), entry('b', 'saved'), entry('a', 'saved'))
     with open(path, 'a') as file:
         file.write('[]\n{"kind": 1}\n' + '[' * 100_000 + '\n{"kind": "thing", "path": "c", "re')
@@ -551,14 +565,14 @@ def test_the_last_line_of_a_path_counts_and_broken_lines_are_passed_over() -> No
 def test_a_line_after_the_release_leaves_no_lock_behind() -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
-    manifest = Manifest.hold(FOLDER, 0)
+    manifest = Manifest.acquire(FOLDER, 0)
     manifest.append(entry('a', 'saved', 'memory://late/a'))
     manifest.release()
     manifest.append(entry('b', 'saved'))
     assert [pushed.error for pushed in push(FOLDER)] == [None]
 
 
-def test_push_goes_on_after_a_manifest_that_can_not_be_read_and_into_the_right_one() -> None:
+def test_push_continues_after_an_unreadable_manifest_and_writes_to_the_right_one() -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
     path = dead_manifest(replace(entry('a', 'saved', 'memory://right/a'), rank=7))
@@ -570,7 +584,7 @@ def test_push_goes_on_after_a_manifest_that_can_not_be_read_and_into_the_right_o
 
 
 @pytest.mark.parametrize('hidden', ['.ssh/authorized_keys', '.bashrc'])
-def test_push_writes_to_no_hidden_place_of_this_machine(hidden: str, tmp_path: Path) -> None:
+def test_push_writes_to_no_hidden_path_of_this_machine(hidden: str, tmp_path: Path) -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
     dead_manifest(entry('a', 'saved', f'file://{tmp_path}/home/{hidden}'))
@@ -596,7 +610,7 @@ def test_many_uploads_to_one_local_name_lose_none(tmp_path: Path) -> None:
     assert {path.read_text() for path in (tmp_path / 'shelf').iterdir()} == set('01234567')
 
 
-def test_push_uploads_what_was_not_and_a_dead_runs_open_files() -> None:
+def test_push_uploads_files_that_are_not_uploaded_and_a_dead_runs_open_files() -> None:
     FOLDER.mkdir()
     for name in 'abcd':
         (FOLDER / name).write_text(name)
@@ -617,12 +631,12 @@ def test_push_uploads_what_was_not_and_a_dead_runs_open_files() -> None:
     assert push(FOLDER) == []
 
 
-def test_push_leaves_a_running_jobs_files_to_it() -> None:
+def test_push_skips_the_files_of_a_running_job() -> None:
     code = (
         'import sys\nfrom pathlib import Path\n'
         'from composer_memprof.artifacts.manifest import Manifest\n'
         'from tests.test_artifacts import entry\n'
-        "manifest = Manifest.hold(Path('run'), 0)\n"
+        "manifest = Manifest.acquire(Path('run'), 0)\n"
         "manifest.append(entry('a', 'open', 'memory://push/live'))\n"
         "print('ready', flush=True)\nsys.stdin.readline()\n"
     )
@@ -652,7 +666,7 @@ def test_push_trusts_no_path_of_a_manifest(path: str, tmp_path: Path) -> None:
     assert not fsspec.filesystem('memory').exists('/stolen/x')
 
 
-def test_the_push_command_reports_and_its_exit_code_tells() -> None:
+def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
     dead_manifest(entry('a', 'saved', 'file://' + str(Path('shelf/a').absolute())), entry('b', 'saved', 'memory://x/b'))
@@ -668,7 +682,7 @@ def test_the_push_command_reports_and_its_exit_code_tells() -> None:
     assert Path('shelf/a').read_text() == 'a'
 
 
-def test_a_signal_waits_until_the_block_is_left() -> None:
+def test_a_signal_is_deferred_to_the_end_of_the_block() -> None:
     came: list[str] = []
     before = signal.signal(signal.SIGTERM, lambda *_: came.append('stopped'))
     try:
@@ -683,7 +697,7 @@ def test_a_signal_waits_until_the_block_is_left() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_child_is_heard_through_a_descriptor_above_1023() -> None:
+def test_results_of_a_child_come_through_a_descriptor_above_1023() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2048:
         pytest.skip(f'this machine allows {hard} open files')
@@ -699,7 +713,7 @@ def test_a_child_is_heard_through_a_descriptor_above_1023() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_what_a_writer_left_beside_its_file_goes_with_it_when_it_fails() -> None:
+def test_files_next_to_that_of_a_failed_part_are_removed_too() -> None:
     def fail(path: Path) -> None:
         Path(f'{path}.tmp').write_text('half')
         raise OSError('disk full, say')

@@ -17,9 +17,12 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+import composer_memprof
 from composer_memprof.artifacts.manifest import find_manifests
 from composer_memprof.callbacks import CALLBACKS
+from composer_memprof.cli import app
 from composer_memprof.config import ALL_CALLBACKS, LOGGERS, MODELS, ConfigError, build_trainer, load
 from tests.conftest import child_environment, entries, json_lines, wait_for
 
@@ -58,7 +61,7 @@ def test_all_nine_callbacks_leave_a_whole_file_each_in_one_run() -> None:
     run = command('train', QUICKSTART.parent / 'everything.yaml', 'progress_bar=false', '--json')
     assert run.returncode == 0, run.stderr
     assert time.monotonic() - begin < 180
-    assert 'steps aside' not in run.stderr and 'leaves out' not in run.stderr
+    assert 'is disabled' not in run.stderr and 'skips a window' not in run.stderr
     artifacts = [artifact['entry'] for artifact in json.loads(run.stdout)['artifacts']]
     assert {artifact['kind'].split('.')[0] for artifact in artifacts} == {name[len('memprof_') :] for name in CALLBACKS}
     assert {artifact['status'] for artifact in artifacts} == {'saved'}
@@ -96,7 +99,7 @@ def test_ctrl_c_is_quiet_and_tells_what_is_there(workers: int) -> None:
             os.killpg(run.pid, signal.SIGKILL)
     assert run.returncode == 128 + signal.SIGINT
     assert 'Traceback' not in errors
-    assert 'What quickstart left in runs/quickstart' in output
+    assert 'Artifacts of quickstart in runs/quickstart' in output
     assert 'torch_profiler' in output
     assert 'open' not in {entry.status for entry in entries(Path('runs'))}
 
@@ -125,6 +128,7 @@ def test_the_table_fits_a_narrow_terminal() -> None:
     )
     for words in ('torch_profiler', 'batch', 'KiB', 'loss:', 'first', 'last', 'Next, try:', 'inspect'):
         assert words in run.stdout
+    assert all(line == line.rstrip() for line in run.stdout.splitlines())
     assert 'ba/s' in run.stderr, 'a progress bar'
 
 
@@ -143,8 +147,11 @@ def test_the_table_fits_a_narrow_terminal() -> None:
         ('callbacks.memprof_host_rss.remote_file_name=gs://b/x', ['composer_memprof[gcs]']),
         ('callbacks.memprof_host_rss.folder=/proc/nowhere', ["folder='/proc/nowhere'"]),
         ('callbacks.lr_monitor.rate=1', ['lr_monitor.rate']),
-        ('callbacks=3', ['callbacks=3', 'mapping']),
-        ('callbacks.memprof_host_rss.storage_option={secret: HUNTER2}', ['storage_option={...}', "'storage_options'"]),
+        ('callbacks=3', ['callbacks must be a mapping', 'not 3']),
+        (
+            'callbacks.memprof_host_rss.storage_option={secret: HUNTER2}',
+            ['storage_option is unknown', "'storage_options'"],
+        ),
         ('train_loader.name=./loader.py', ['train_loader.name', './loader.py']),
         ('load_path=/nope', ['/nope']),
         ('model.name=byte_gp', ['model.name', "'byte_gpt'"]),
@@ -172,6 +179,7 @@ def test_a_users_mistake_exits_with_2_and_no_traceback() -> None:
         assert run.returncode == 2, run.stderr
         assert 'Traceback' not in run.stderr
         assert len([line for line in run.stderr.splitlines() if 'composer-memprof:' in line]) == 1
+    assert "RUN_FOLDER 'missing' is not a directory" in run.stderr
     assert not Path('runs').exists()
 
 
@@ -251,11 +259,62 @@ def test_push_starts_without_torch() -> None:
     assert run.stdout.strip() == 'False', run.stderr
 
 
+COMMANDS = ('train', 'callbacks', 'push', 'inspect', 'diff')
+
+
 def test_help_names_the_commands() -> None:
     run = command('--help')
     assert run.returncode == 0
-    assert 'train' in run.stdout
-    assert 'push' in run.stdout
+    assert all(f'\n  {name} ' in run.stdout for name in COMMANDS)
+    assert '--install-completion' in run.stdout
+
+
+@pytest.mark.parametrize('columns', ['60', '100'])
+def test_the_help_of_each_command_has_examples_that_fit_the_terminal(columns: str) -> None:
+    for name in ('', *COMMANDS):
+        run = command(*filter(None, (name, '--help')), COLUMNS=columns)
+        assert run.returncode == 0, run.stderr
+        lines = run.stdout.splitlines()
+        assert all(len(line) <= int(columns) and line == line.rstrip() for line in lines), run.stdout
+        heading = next(n for n, line in enumerate(lines) if line.strip() in ('Example:', 'Examples:'))
+        assert lines[heading + 1].startswith(f'    composer-memprof {name}'), run.stdout
+    train = ' '.join(command('train', '--help', COLUMNS=columns).stdout.split())
+    assert 'everything, fsdp2, modules, python_calls, quickstart' in train
+
+
+def test_the_version_also_by_python_m() -> None:
+    for arguments in (['-m', 'composer_memprof', '--version'], ['-m', 'composer_memprof.cli', '--version']):
+        run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=child_environment())
+        assert (run.returncode, run.stdout) == (0, f'composer-memprof {composer_memprof.__version__}\n')
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    shown = subprocess.run(
+        ['bash', '-c', f'{sys.executable} -m composer_memprof --show-completion; true'],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+    assert '_COMPOSER_MEMPROF_COMPLETE=complete_bash' in shown.stdout, shown.stderr
+    asked = {'_COMPOSER_MEMPROF_COMPLETE': 'complete_bash', 'COMP_WORDS': 'composer-memprof ins', 'COMP_CWORD': '1'}
+    assert command(**asked).stdout.split() == ['inspect']
+    asked = {**asked, 'COMP_WORDS': 'composer-memprof inspect --j', 'COMP_CWORD': '2'}
+    assert command(**asked).stdout.split() == ['--json']
+
+
+def test_the_callbacks_are_listed_for_a_person_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = {each['name']: each for each in json.loads(command('callbacks', '--json').stdout)}
+    assert set(described) == set(CALLBACKS)
+    assert described['memprof_host_rss']['class_name'] == 'HostRSS'
+    assert described['memprof_host_rss']['defaults']['stages'] == ['train']
+    monkeypatch.setenv('COLUMNS', '60')
+    run = CliRunner().invoke(app, ['callbacks'])  # in this process: another one imports torch for seconds
+    assert run.exit_code == 0, run.stderr
+    assert all(len(line) <= 60 and line == line.rstrip() for line in run.stdout.splitlines()), run.stdout
+    text = ' '.join(run.stdout.split())
+    for name, each in described.items():
+        assert f'{name} ({each["class_name"]}) {each["records"]}' in text
+    assert 'interval=0.5' in text and 'Parameters of all callbacks overwrite=false schedule=null' in text
 
 
 def test_a_progress_bar_is_drawn_on_a_terminal() -> None:

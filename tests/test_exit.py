@@ -1,4 +1,4 @@
-"""How a run ends badly, in real processes: nothing that was recorded is lost, and nobody waits too long."""
+"""Runs that fail, in real processes: no recording is lost, and the exit does not take too long."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def assert_all_uploaded(s3: Any) -> None:
 
 
 @pytest.mark.parametrize('after', ['pass', 'trainer.close()'])
-def test_an_exception_leaves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoint: str, after: str) -> None:
+def test_an_exception_saves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoint: str, after: str) -> None:
     job = start('s3://runs/{run_name}', EXCEPTION, s3_endpoint, after)
     _, errors = job.communicate(timeout=120)
     assert job.returncode == 1
@@ -84,7 +84,7 @@ def test_an_exception_leaves_every_window_on_disk_and_in_the_store(s3: Any, s3_e
     assert 'loopback-secret' not in errors + ''.join(p.read_text() for p in Path('test-run').rglob('*.manifest.jsonl'))
 
 
-def test_sigterm_leaves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoint: str) -> None:
+def test_sigterm_saves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoint: str) -> None:
     job = start('s3://runs/{run_name}', TERMINATED, s3_endpoint)
     assert job.stdout is not None
     assert job.stdout.readline() == 'ready\n'
@@ -96,10 +96,10 @@ def test_sigterm_leaves_every_window_on_disk_and_in_the_store(s3: Any, s3_endpoi
     assert_all_uploaded(s3)
 
 
-def test_a_store_that_does_not_answer_holds_nobody_up_for_long_and_push_sends_the_rest() -> None:
+def test_a_store_that_does_not_answer_does_not_delay_the_exit_and_files_are_kept_for_push() -> None:
     import socket
 
-    with socket.socket() as silent:  # accepts, and never says a word
+    with socket.socket() as silent:  # accepts connections and never answers
         silent.bind(('127.0.0.1', 0))
         silent.listen()
         endpoint = f'http://127.0.0.1:{silent.getsockname()[1]}'
@@ -114,7 +114,7 @@ def test_a_store_that_does_not_answer_holds_nobody_up_for_long_and_push_sends_th
     assert all((Path('test-run') / 'torch_traces' / e.path).exists() or e.kind == 'host_rss' for e in listed)
 
 
-def test_what_a_killed_run_left_is_pushed_later(s3: Any, s3_endpoint: str) -> None:
+def test_files_of_a_killed_run_are_pushed_later(s3: Any, s3_endpoint: str) -> None:
     job = start('s3://runs/{run_name}', TERMINATED, s3_endpoint)
     assert job.stdout is not None
     assert job.stdout.readline() == 'ready\n'
@@ -127,7 +127,7 @@ def test_what_a_killed_run_left_is_pushed_later(s3: Any, s3_endpoint: str) -> No
 
 
 @pytest.mark.parametrize(('name', 'parts'), [('Memray', 5), ('VizTracer', 2)])
-def test_sigterm_leaves_an_open_window_of_what_follows_python_calls(name: str, parts: int) -> None:
+def test_sigterm_saves_an_open_window_of_a_callback_that_follows_python_calls(name: str, parts: int) -> None:
     code = _RUN.format(happens=TERMINATED, after='pass').replace('import HostRSS', f'import {name}, HostRSS')
     code = code.replace('TorchProfiler(schedule=second, remote_file_name=remote)', f'{name}(schedule=second)')
     Path('job.py').write_text(code)

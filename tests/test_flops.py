@@ -569,7 +569,7 @@ def test_a_bug_of_ours_does_not_reach_the_training(monkeypatch: pytest.MonkeyPat
         raise RuntimeError('a bug of ours')
 
     monkeypatch.setattr(FlopsRecorder, '_phase', fail)
-    with pytest.warns(MemprofWarning, match='steps aside.*a bug of ours'):
+    with pytest.warns(MemprofWarning, match='is disabled.*a bug of ours'):
         trainer = train(Flops(), batches=4)
     assert trainer.state.timestamp.batch.value == 4
 
@@ -601,12 +601,12 @@ def test_a_batch_that_runs_again_counts_once() -> None:
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        ({'peak_flops': 0}, 'peak_flops=0'),
-        ({'peak_flops': '312e12'}, "peak_flops='312e12'"),
-        ({'peak_flops': float('nan')}, 'peak_flops=nan'),
-        ({'peak_flops': True}, 'peak_flops=True'),
-        ({'log_every_n_batches': 0}, 'log_every_n_batches=0'),
-        ({'log_every_n_batches': 2.5}, 'log_every_n_batches=2.5'),
+        ({'peak_flops': 0}, 'peak_flops must be FLOPs per second above 0, as 312e12, not 0'),
+        ({'peak_flops': '312e12'}, "peak_flops must be FLOPs per second above 0, as 312e12, not '312e12'"),
+        ({'peak_flops': float('nan')}, 'peak_flops must be FLOPs per second above 0, as 312e12, not nan'),
+        ({'peak_flops': True}, 'peak_flops must be FLOPs per second above 0, as 312e12, not True'),
+        ({'log_every_n_batches': 0}, 'log_every_n_batches must be a whole number from 1, not 0'),
+        ({'log_every_n_batches': 2.5}, 'log_every_n_batches must be a whole number from 1, not 2.5'),
         ({'stages': ['tran']}, "'tran'"),
         ({'folder': '{batches}'}, '{batches}'),
         ({'schedule': {'activ': '1ba'}}, 'activ'),

@@ -1,4 +1,4 @@
-"""What a CUDA device alone can show, or torch's allocator over a stand-in of it (``tests/deviceless``)."""
+"""Tests that need a CUDA device, or torch's allocator on a simulated one (``tests/deviceless``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ runs_kernels = pytest.mark.skipif(deviceless.is_on(), reason='needs a device tha
 
 
 def train_on_gpu(*callbacks: Any, **more: Any) -> Any:
-    # Composer takes the end of an epoch from the device, of batches from its own count.
+    # A number of batches needs no value from the device; an epoch's end does.
     return train(*callbacks, device='gpu', **{'max_duration': '12ba', **more})
 
 
@@ -124,7 +124,7 @@ def test_the_backwards_allocations_have_their_modules_though_its_thread_has_no_s
 
 
 class PeakBytes(Callback):
-    """What the allocator's own counters say of the batches from ``first`` to ``last``."""
+    """The peak of the batches from ``first`` to ``last``, by the allocator's own counters."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
@@ -145,7 +145,7 @@ def test_the_peak_of_a_window_is_the_allocators_own_but_for_its_rounding() -> No
     snapshot = load_snapshot(RUN / 'rank0.5.memory_snapshot.pickle')
     (answer,) = report_on(snapshot).devices
     blocks = lifetimes(snapshot.devices[0])
-    # What was freed again is known by the bytes that were asked for; the allocator rounds them up to 512.
+    # The history has the requested sizes of freed blocks; the allocator rounds them up to multiples of 512.
     transient = blocks.size[blocks.allocated_after(answer.peak.event)] % 512 > 0
     assert 0 <= by_counter.peak - answer.peak.bytes <= 512 * transient.sum()
     assert answer.peak.bytes > 0

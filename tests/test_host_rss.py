@@ -1,4 +1,4 @@
-"""HostRSS: exact by phase, patient with warm-ups, and right about leaks."""
+"""HostRSS: exact growth by phase, one warning for a leak, none for a warm-up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -24,9 +25,11 @@ from hypothesis import strategies as st
 
 from composer_memprof import HostRSS
 from composer_memprof.messages import MemprofWarning
-from composer_memprof.recorders.host.processes import Cgroup, ProcessReader, child_pids, process_details
-from composer_memprof.recorders.host.recorder import HostMemoryRecorder
-from composer_memprof.recorders.host.trend import Series, estimate_growth
+from composer_memprof.recorders.host.cgroup import Cgroup
+from composer_memprof.recorders.host.processes import ProcessReader, child_pids, process_details
+from composer_memprof.recorders.host.recorder import HostMemoryRecorder, WriteError
+from composer_memprof.recorders.host.sampler import Sampler
+from composer_memprof.recorders.host.trend import Series, estimate_trend
 from tests.conftest import Noise, child_environment, entries, json_lines, loader, train
 
 RECORD = Path('test-run/memprof/rank0.0.host_rss.jsonl')
@@ -34,14 +37,14 @@ MIB = 1 << 20
 
 
 def fresh_memory() -> mmap.mmap:
-    """1 MiB that no earlier release can have left in the heap."""
+    """1 MiB of new memory, never taken from memory that was freed before."""
     memory = mmap.mmap(-1, MIB)
     memory.write(b'x' * MIB)
     return memory
 
 
 class Leaky(Noise):
-    """Keeps 1 MiB more with each sample in one DataLoader worker, or none of them (-1)."""
+    """One DataLoader worker keeps 1 MiB more with each sample; -1: no worker does."""
 
     def __init__(self, samples: int, leaking_worker: int) -> None:
         super().__init__(samples)
@@ -84,7 +87,7 @@ def leaky_loader(leaking_worker: int) -> torch.utils.data.DataLoader:
 def test_a_leak_in_a_dataloader_worker_is_found_and_the_worker_named() -> None:
     (message,) = leak_warnings(HostRSS(), train_dataloader=leaky_loader(1))
     assert 'DataLoader worker 1 (pid ' in message
-    # Every second batch is this worker's: half a MiB a batch.
+    # This worker loads every second batch, so it grows by half a MiB per batch.
     rate = float(message.split(', ')[1].split()[0])
     assert 300 < rate < 700
     assert 'KiB a batch' in message
@@ -99,7 +102,7 @@ def test_the_same_run_without_the_leak_is_silent() -> None:
 
 @pytest.mark.parametrize(('event', 'phase'), [('after_dataloader', 'between phases'), ('before_forward', 'forward')])
 def test_a_leak_in_the_training_process_is_charged_to_its_phase(event: str, phase: str) -> None:
-    # This callback comes after HostRSS, so that what it keeps falls into the phase that the event begins.
+    # This callback runs after HostRSS, so its memory belongs to the phase that the event begins.
     (message,) = leak_warnings(HostRSS(), LeakyPhase(event), batches=80)
     assert f"the training process, most of it in phase '{phase}'" in message
     charged = json_lines(RECORD)[-1]['charged']
@@ -130,11 +133,11 @@ def test_steady_growth_is_clear_and_its_interval_holds_the_rate(
     series = Series()
     for batch, size in zip(x, y):
         series.add(int(batch), int(size))
-    growth = series.growth()
-    assert growth is not None
-    assert growth.clear == (leak * batches * 2 / 3 > 8) or noise > leak
-    assert growth.per_batch == pytest.approx(leak * MIB, rel=0.25, abs=noise * MIB / 10)
-    assert growth.low <= growth.per_batch <= growth.high
+    trend = series.trend()
+    assert trend is not None
+    assert trend.clear == (leak * batches * 2 / 3 > 8) or noise > leak
+    assert trend.per_batch == pytest.approx(leak * MIB, rel=0.25, abs=noise * MIB / 10)
+    assert trend.low <= trend.per_batch <= trend.high
 
 
 @settings(max_examples=100, deadline=None)
@@ -153,8 +156,8 @@ def test_noise_steps_and_warm_ups_are_no_leak(
     y = 500 + 300 * (1 - np.exp(-x / min(saturation, batches / 20))) + random.normal(0, noise, batches)
     for place, size in steps:
         y += np.where(x > place * batches, size, 0)
-    growth = estimate_growth(list(x), list(y * MIB))
-    assert growth is None or not growth.clear
+    trend = estimate_trend(list(x), list(y * MIB))
+    assert trend is None or not trend.clear
 
 
 def test_a_series_of_any_length_is_held_in_bounded_memory() -> None:
@@ -163,7 +166,7 @@ def test_a_series_of_any_length_is_held_in_bounded_memory() -> None:
         series.add(batch, batch)
     assert len(series.batches) < 64
     assert series.batches[-1] > 97_000
-    assert estimate_growth([1, 2, 3], [1, 2, 3]) is None
+    assert estimate_trend([1, 2, 3], [1, 2, 3]) is None
 
 
 # -- readings -----------------------------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ def test_each_window_has_a_record_of_its_own_compressed_if_asked() -> None:
 
 @pytest.mark.parametrize('interval', [0, -1, 'x', None, True, float('nan'), float('inf')])
 def test_an_interval_that_can_not_be_is_refused(interval: Any) -> None:
-    with pytest.raises(ValueError, match='interval='):
+    with pytest.raises(ValueError, match=r'interval must be 0\.001 to 86400 seconds, not '):
         HostRSS(interval=interval)
 
 
@@ -327,3 +330,81 @@ def test_the_recorder_works_without_a_trainer() -> None:
     assert len(lines) >= 4
     assert json.loads(lines[-1])['charged']['forward'] > 15 * MIB
     assert len(kept) == 16
+
+
+# -- the sampling thread ------------------------------------------------------------------------------------------
+
+
+def test_a_sampler_calls_at_its_interval_until_it_is_stopped() -> None:
+    called: list[float] = []
+    sampler = Sampler('test-sampler', 0.01, lambda: called.append(time.monotonic()))
+    sampler.start()
+    assert any(thread.name == 'test-sampler' and thread.daemon for thread in threading.enumerate())
+    time.sleep(0.2)
+    assert sampler.stop() and sampler.error is None
+    count = len(called)
+    assert 3 <= count <= 20
+    assert all(later - earlier >= 0.009 for earlier, later in zip(called, called[1:]))
+    time.sleep(0.05)
+    assert len(called) == count
+    assert not any(thread.name == 'test-sampler' for thread in threading.enumerate())
+
+
+def test_the_first_error_of_a_sampler_ends_it_and_is_kept() -> None:
+    called: list[int] = []
+
+    def fail() -> None:
+        called.append(len(called))
+        raise OSError(f'error {len(called)}')
+
+    sampler = Sampler('test-sampler', 0.001, fail)
+    sampler.start()
+    time.sleep(0.1)
+    assert called == [0]
+    assert sampler.stop() and str(sampler.error) == 'error 1'
+
+
+def test_stopping_a_sampler_waits_no_longer_than_its_timeout_and_may_be_repeated() -> None:
+    release = threading.Event()
+    sampler = Sampler('test-sampler', 0.001, release.wait)
+    sampler.start()
+    time.sleep(0.05)
+    began = time.monotonic()
+    assert sampler.stop(timeout=0.05) is False
+    assert time.monotonic() - began < 1
+    assert sampler.stop(timeout=0) is False
+    release.set()
+    assert sampler.stop() is True
+    with pytest.raises(RuntimeError, match='only once'):
+        sampler.start()
+
+
+def test_a_sampler_with_a_long_interval_stops_at_once() -> None:
+    sampler = Sampler('test-sampler', 3600, lambda: None)
+    sampler.start()
+    began = time.monotonic()
+    assert sampler.stop()
+    assert time.monotonic() - began < 1
+
+
+def test_a_record_that_cannot_be_written_ends_the_sampling_and_other_errors_do_not() -> None:
+    lines: list[str] = []
+    recorder = HostMemoryRecorder(lines.append, interval=0.005)
+    recorder.start()
+
+    def unreadable(line: str) -> None:
+        raise ValueError('a process ended')
+
+    recorder._write = unreadable
+    time.sleep(0.05)
+    assert recorder.error is None
+
+    def full(line: str) -> None:
+        raise OSError('no space left')
+
+    recorder._write = full
+    time.sleep(0.05)
+    assert isinstance(recorder.error, WriteError) and 'no space left' in str(recorder.error)
+    recorder._write = lines.append
+    recorder.stop()
+    assert json.loads(lines[-1])['event'] == 'summary'

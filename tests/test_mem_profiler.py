@@ -18,7 +18,7 @@ from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memp
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
-from composer_memprof.recorders.functions.selection import collection
+from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from composer_memprof.report.text.function_memory import json_line, yaml_entry
@@ -33,7 +33,7 @@ def stats(name: str = 'rank_0_memory_stats.yaml', folder: Path = FOLDER) -> dict
 
 
 class Marked(Regression):
-    """Its loss is marked."""
+    """A model whose loss calls a marked method."""
 
     @memprofilable
     def score(self, outputs: Any, batch: Any) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_the_second_batch_is_read_at_its_start_and_end() -> None:
     packed = json.loads((FOLDER / hook.path).read_text())['packed_bytes']
     assert found[KEYS[0]]['npp_diff'] == 0
     assert found[KEYS[1]]['npp_diff'] == packed > found[KEYS[1]]['saved_bytes_diff'] > 0
-    assert not [name for name in found[KEYS[0]] if 'forward' in name], 'there has been none yet'
+    assert not [name for name in found[KEYS[0]] if 'forward' in name], 'no forward has run yet'
     end = found[KEYS[1]]
     assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward']
     assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] <= packed
@@ -77,7 +77,7 @@ def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
         f'0.forward.{n}.{m}' for n in (3, 4) for m in ('start', 'end')
     ]
     third = keys[keys.index('0.training_step.3.start') : keys.index('0.training_step.3.end') + 1]
-    assert third[-2] == '0.optimizer_step.3.end', 'it ends with the batch'
+    assert third[-2] == '0.optimizer_step.3.end', 'the optimizer step ends with the batch'
     (one, other) = (stats()[f'0.{name}.3.end']['npp_diff'] for name in ('training_step', 'backward'))
     assert one > 0 and other == 0
 
@@ -85,7 +85,9 @@ def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
 def test_microbatches_of_a_batch_add_up() -> None:
     for microbatch in (8, 2):
         train(MemProfiler(overwrite=True), device_train_microbatch_size=microbatch)
-        assert stats()[KEYS[1]]['saved_bytes_diff'] == 8 * (16 * 0 + 32 + 1) * 4  # the hidden layer's output, and loss
+        assert (
+            stats()[KEYS[1]]['saved_bytes_diff'] == 8 * (16 * 0 + 32 + 1) * 4
+        )  # the hidden layer's output, and the loss
 
 
 def test_evaluation_is_read_inside_training_and_by_its_own_stage() -> None:
@@ -129,7 +131,7 @@ def test_memory_by_category_is_that_of_the_tracker() -> None:
     (tracked,) = Path('other').glob('*.json')
     theirs = json.loads(tracked.read_text())['peak']['cpu']
     peak = profiler.fsdp_memory_stats['training_step', 2]
-    # What Composer makes between the batch's start and its forward, 4 bytes, is a matter of where the start is.
+    # Composer allocates 4 bytes between the batch's start and its forward; the category depends on when recording starts.
     either = ('Activation', 'Other')
     assert sum(peak['cpu'][name] for name in either) == sum(theirs[name] for name in either)
     assert all(peak['cpu'][name] == theirs[name] for name in theirs if name not in either)
@@ -176,7 +178,7 @@ def test_another_fit_after_one_that_broke_off_leaves_nothing_behind_and_counts_o
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
     assert not hooks_are_active()
     last = max(int(key.split('.')[2]) for path in FOLDER.glob('rank_0_memory*.yaml') for key in stats(path.name))
-    assert last == trainer.state.timestamp.batch.value + 1, 'the batch that failed was one more call'
+    assert last == trainer.state.timestamp.batch.value + 1, 'the failed batch counts as a call'
 
 
 def test_what_can_not_be_written_ends_all_of_it() -> None:
@@ -191,7 +193,7 @@ def test_what_can_not_be_written_ends_all_of_it() -> None:
             profiler._functions._take = None  # type: ignore[union-attr, assignment]
 
     handle = trainer.state.model.register_forward_pre_hook(look)
-    with pytest.warns(MemprofWarning, match='collects nothing any more'):
+    with pytest.warns(MemprofWarning, match='stops reading memory'):
         trainer.fit()
     trainer.close()
     handle.remove()
@@ -236,7 +238,7 @@ def test_a_hook_that_fails_does_not_reach_the_training() -> None:
     def reset(*_: Any) -> None:
         raise RuntimeError('boom')
 
-    with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
+    with pytest.warns(MemprofWarning, match='continues without memory_hooks: RuntimeError: boom'):
         train(MemProfiler(memory_hooks={'reset_state_hooks': [reset]}))
     assert list(stats()) == KEYS
 
@@ -251,7 +253,7 @@ def test_what_a_users_hook_raises_or_returns_does_not_reach_the_training(kind: s
 
     trainer = train(MemProfiler(memory_hooks={kind: [returns]}))
     assert all(parameter.isfinite().all() for parameter in trainer.state.model.parameters())
-    with pytest.warns(MemprofWarning, match='goes on without memory_hooks: RuntimeError: boom'):
+    with pytest.warns(MemprofWarning, match='continues without memory_hooks: RuntimeError: boom'):
         train(MemProfiler(memory_hooks={kind: [fails]}))
 
 
@@ -342,7 +344,7 @@ def test_marks_may_be_nested_recursive_and_of_every_kind_of_function(listener: L
     with again, again:
         listener.heard.append('inside')
     assert listener.heard[4:] == [
-        *('+words', '-words', '+words', '-words'),  # a call a step
+        *('+words', '-words', '+words', '-words'),  # one call per step
         *('+waits', '-waits', '+waits', '-waits', '+still', '-still', '+of', '-of'),
         *('+again', '+again', 'inside', '-again', '-again'),
     ]
@@ -389,7 +391,7 @@ def test_a_marked_function_named_as_a_part_of_the_training_is_left_out_with_a_wo
         def forward(self, batch: Any) -> Any:
             return super().forward(batch)
 
-    with pytest.warns(MemprofWarning, match="leaves out the marked function 'forward'"):
+    with pytest.warns(MemprofWarning, match="does not read the marked function 'forward'"):
         train(MemProfiler(collect_funcs=['forward']), model=Confusing())
     assert list(stats()) == ['0.forward.2.start', '0.forward.2.end']
 
@@ -411,7 +413,7 @@ def test_an_exception_passes_through_a_mark_and_ends_it(listener: Listens) -> No
 
 def test_marked_functions_on_other_threads_are_counted_each_once() -> None:
     taken: list[Reading] = []
-    recorder = FunctionMemoryRecorder(collection(None, None, ()), {'cpu': HostSource()}, taken.append)
+    recorder = FunctionMemoryRecorder(select_functions(None, None, ()), {'cpu': HostSource()}, taken.append)
 
     def work() -> None:
         for _ in range(50):
@@ -497,26 +499,26 @@ def test_allocator_history_without_a_gpu_is_left_out_with_a_word() -> None:
     [
         ({'collect_funcs': {'gpu': ['x']}}, ["'gpu'", "'cpu'"]),
         ({'collect_funcs': {'cpu': 'forward'}}, ['collect_funcs.cpu', 'list']),
-        ({'warmup_iters': -1}, ['warmup_iters=-1']),
-        ({'max_iter': 1}, ['max_iter=1', 'warmup_iters=1']),
+        ({'warmup_iters': -1}, ['warmup_iters must be', 'not -1']),
+        ({'max_iter': 1}, ['max_iter must be above warmup_iters=1', 'not 1']),
         ({'max_iter': 3, 'schedule': {'active': '1ba'}}, ['schedule', 'max_iter', 'one of them']),
-        ({'schedule': {'warmup_iters': 3, 'max_iter': 2}}, ['max_iter=2']),
+        ({'schedule': {'warmup_iters': 3, 'max_iter': 2}}, ['max_iter must be', 'not 2']),
         ({'schedule': {'warmup_iter': 3}}, ['warmup_iter']),
         ({'memory_hooks': {'pre_hooks': []}}, ['memory_hooks.pre_hooks', "'pre_forward_hooks'"]),
         ({'memory_hooks': {'pre_forward_hooks': ['torch.nn.nothing']}}, ['torch.nn', "'nothing'"]),
         ({'memory_hooks': {'pre_forward_hooks': ['no_module.f']}}, ['no_module.f', 'does not import']),
         ({'saved_tensors_funcs': ['identity_lambda']}, ['saved_tensors_funcs', 'list of two']),
-        ({'fsdp_mem_tracker_units': 'MB'}, ["fsdp_mem_tracker_units='MB'", "'MiB'"]),
-        ({'fsdp_mem_track_module_depth': 0}, ['fsdp_mem_track_module_depth=0']),
-        ({'enabled': 1}, ['enabled=1', 'true or false']),
+        ({'fsdp_mem_tracker_units': 'MB'}, ["fsdp_mem_tracker_units='MB' is unknown", "'MiB'"]),
+        ({'fsdp_mem_track_module_depth': 0}, ['fsdp_mem_track_module_depth must be', 'not 0']),
+        ({'enabled': 1}, ['enabled must be true or false', 'not 1']),
         ({'save_dir': 'a', 'folder': 'b'}, ["save_dir='a'", "folder='b'"]),
         ({'save_dir': ''}, ["save_dir=''"]),
         ({'collect_funcs': {'fsdp': ['training_step']}}, ['collect_funcs.fsdp', 'track_fsdp_mem=True']),
         ({'collect_funcs': []}, ['collect_funcs=[]', 'nothing']),
         ({'collect_funcs': ['loss'], 'retain_hooks_for_funcs': ['los']}, ["'los'", "'loss'"]),
         ({'memory_hooks': {}, 'enable_memory_hooks': False}, ['memory_hooks', 'enable_memory_hooks']),
-        ({'save_hook_attrs': [3]}, ['save_hook_attrs']),
-        ({'fsdp_mem_tracker_root_module': 3}, ['fsdp_mem_tracker_root_module=3']),
+        ({'save_hook_attrs': [3]}, ['save_hook_attrs must be', 'not [3]']),
+        ({'fsdp_mem_tracker_root_module': 3}, ['fsdp_mem_tracker_root_module must be', 'not 3']),
         ({'filename': '../x.yaml'}, ["filename='../x.yaml'"]),
     ],
 )

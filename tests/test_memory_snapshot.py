@@ -1,4 +1,4 @@
-"""MemorySnapshot: Composer's, on a CPU too, in any number of windows."""
+"""MemorySnapshot: as Composer's, also on a CPU and with any number of windows."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.recorders.allocations import out_of_memory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
-from composer_memprof.recorders.allocations.out_of_memory import facts_of, is_out_of_memory
+from composer_memprof.recorders.allocations.out_of_memory import is_out_of_memory, parse_out_of_memory
 from composer_memprof.recorders.kineto import KinetoRecorder
+from composer_memprof.recorders.torch_private import cuda_allocator
 from tests.conftest import entries, loader, make_trainer, train
 
 RUN = Path('test-run/torch_traces')
 
 
 def live_peak(snapshot: dict[str, Any]) -> int:
-    """The largest sum of live bytes, by walking the events."""
+    """The largest sum of live bytes, computed event by event."""
     live = peak = 0
     seen: dict[int, int] = {}
     for event in snapshot['device_traces'][0]:
@@ -182,7 +183,7 @@ def test_without_anyone_who_takes_files_they_stay_saved() -> None:
         ({'interval': '-3ba'}, ["interval='-3ba'"]),
         ({'interval': 0}, ['interval=0']),
         ({'interval': '3bas'}, ["interval='3bas'", "'ba'"]),
-        ({'max_entries': 0}, ['max_entries=0']),
+        ({'max_entries': 0}, ['max_entries must be', 'not 0']),
         ({'stacks': 'cpp'}, ["stacks='cpp'", 'python']),
         ({'context': 'none'}, ["context='none'", 'alloc']),
         ({'skip_batches': 5, 'schedule': {'active': '1ba'}}, ['schedule', 'skip_batches=5']),
@@ -232,7 +233,7 @@ def test_module_marks_follow_nested_forwards_and_leave_no_hook() -> None:
     model(torch.ones(1, 4))
     annotations.leave_modules()
     model(torch.ones(1, 4))
-    assert [name for _, name in annotations.as_dict()['modules']] == ['', '0', '', '1', '1.0', '1', '', '']
+    assert [name for _, name in annotations.modules] == ['', '0', '', '1', '1.0', '1', '', '']
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -246,7 +247,7 @@ class Residual(torch.nn.Module):
 
 
 def modules_marked(annotations: Annotations) -> list[str]:
-    return [name for name, _ in itertools.groupby(name for _, name in annotations.as_dict()['modules'])]
+    return [name for name, _ in itertools.groupby(name for _, name in annotations.modules)]
 
 
 def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_are() -> None:
@@ -265,13 +266,13 @@ def test_module_marks_follow_the_backward_pass_and_leave_its_gradients_as_they_a
     annotations.mark('optimizer', 0)
     assert modules_marked(annotations)[-1] == ''
     annotations.leave_modules()
-    marks = len(annotations.as_dict()['modules'])
+    marks = len(annotations.modules)
     later.backward()
-    assert len(annotations.as_dict()['modules']) == marks
+    assert len(annotations.modules) == marks
 
 
 class Views(torch.nn.Module):
-    """A view whose base is changed in place is handed to a module, then used."""
+    """Hands a view of a tensor that was changed in place to a module, then uses it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -405,19 +406,19 @@ def test_the_bytes_that_the_host_could_not_give_are_read_from_the_message() -> N
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 58)
     assert is_out_of_memory(caught.value)
-    assert facts_of(caught.value)['requested'] == 1 << 60
+    assert parse_out_of_memory(caught.value).requested == 1 << 60
 
 
 def test_one_observer_serves_all_who_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     attached: list[Any] = []
-    monkeypatch.setattr(torch._C, '_cuda_attach_out_of_memory_observer', attached.append, raising=False)
+    monkeypatch.setattr(cuda_allocator, 'attach_out_of_memory_observer', attached.append)
     monkeypatch.setattr(out_of_memory, '_attached', False)
     heard: list[Any] = []
     for number in range(2):
-        listener = functools.partial(lambda number, *facts: heard.append((number, *facts)), number)
-        out_of_memory.listen(listener)
+        observer = functools.partial(lambda number, *facts: heard.append((number, *facts)), number)
+        out_of_memory.add_observer(observer)
         attached[0](0, 10, 20, 5)
-        out_of_memory.leave(listener)
+        out_of_memory.remove_observer(observer)
     attached[0](0, 10, 20, 5)
     assert (len(attached), heard) == (1, [(0, 0, 10, 20, 5), (1, 0, 10, 20, 5)])
 
@@ -456,13 +457,13 @@ def test_standing_by_keeps_out_of_what_composers_profiler_records(warmup: int) -
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         train(MemorySnapshot(on_exception=True, schedule={'skip': '8ba', 'active': '1ba'}), profiler=profiler)
-    assert not any('steps aside' in str(warning.message) for warning in caught)
+    assert not any('is disabled' in str(warning.message) for warning in caught)
     assert list(Path('composers_torch').rglob('*.json*'))
     assert [entry.status for entry in entries(RUN, 'memory_snapshot')] == ['saved']
 
 
 class Breaks(Callback):
-    """Fails once, at batch 4, in the middle of a batch."""
+    """Fails once, in the middle of batch 4."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -470,7 +471,7 @@ class Breaks(Callback):
     def after_forward(self, state: Any, logger: Any) -> None:
         if state.timestamp.batch == 4 and not self.failed:
             self.failed = True
-            activation = torch.empty(10)  # lives as long as this frame, and so as the error
+            activation = torch.empty(10)  # lives as long as this frame, so as long as the error
             self.held = weakref.ref(activation)
             raise RuntimeError('once')
 

@@ -1,4 +1,4 @@
-"""Memray: on the real tool, its captures read back; the training untouched, and nothing left behind."""
+"""Memray with the real tool: captures are read back, training is unchanged, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def no_tracker_is_left() -> Iterator[None]:
     yield
     assert threading.getprofile() is None
     assert sys.getprofile() is None
-    assert not hasattr(threading.Thread, '_ident'), "memray's mark on every thread"
+    assert not hasattr(threading.Thread, '_ident'), 'memray sets this on every thread'
     assert threading.active_count() <= threads
     with memray.Tracker('another.bin'):
         pass
 
 
 class Wasteful(Regression):
-    """Allocates in forward, and keeps it."""
+    """Allocates memory in forward and keeps it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Wasteful(Regression):
 
 
 def stacks(path: Path) -> dict[str, int]:
-    """Bytes that were not freed, by stack, the innermost function first."""
+    """Bytes that were not freed, by stack; the innermost function is first."""
     with memray.FileReader(path) as reader:
         found: dict[str, int] = {}
         for record in reader.get_leaked_allocation_records(merge_threads=True):
@@ -142,7 +142,7 @@ def test_training_is_bit_identical_with_and_without() -> None:
 def test_the_pages_load_nothing_from_elsewhere(visit: Callable[..., Any]) -> None:
     train(Memray(schedule=SOON), batches=6, model=Wasteful())
     for name in ('rank0.4.memray.html', 'rank0.4.memray.leaks.html'):
-        page = visit((FOLDER / name).resolve())  # the fixture fails for whatever a page asks the network for
+        page = visit((FOLDER / name).resolve())  # the fixture fails on any network request
         page.get_by_text('keep_more').first.wait_for(state='attached')
 
 
@@ -195,7 +195,7 @@ def test_other_windows_that_end_meanwhile_are_written_by_a_fork_of_the_recorded_
 def test_follow_fork_leaves_a_capture_of_each_worker() -> None:
     callback = Memray(follow_fork=True, flamegraph=False, leaks=False, schedule={'active': '3ba'})
     train(callback, batches=6, train_dataloader=loader(6, num_workers=1))
-    # The workers are forked as the epoch begins, before its first batch: by a second epoch's the window is open.
+    # Workers are forked before the epoch's first batch, so only the second epoch forks them in the window.
     callback = Memray(follow_fork=True, flamegraph=False, leaks=False, schedule={'skip': '2ba', 'active': '3ba'})
     train(callback, batches=3, train_dataloader=loader(3, num_workers=1), max_duration='2ep', run_name='second')
     found = [entry for entry in entries(Path('second'), 'memray.process') if entry.status == 'saved']
@@ -240,7 +240,7 @@ def test_a_capture_is_listed_and_read_before_its_window_ends() -> None:
 
 def test_a_tracker_of_the_users_own_is_left_alone() -> None:
     trainer = make_trainer(Memray(schedule=SOON), batches=6)
-    with memray.Tracker('own.bin'), pytest.warns(MemprofWarning, match="another of memray's trackers is recording"):
+    with memray.Tracker('own.bin'), pytest.warns(MemprofWarning, match='another memray tracker is recording'):
         trainer.fit()
     trainer.close()
     assert not entries(Path('test-run'), 'memray.page')

@@ -1,4 +1,4 @@
-"""All callbacks against a real S3 API on loopback, and the training held up by none of it."""
+"""Callbacks that upload to a real S3 API on loopback, without delaying the training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from tests.conftest import entries, train
 
 
-def test_every_file_is_uploaded_with_the_bytes_that_the_manifest_lists(s3: Any) -> None:
+def test_every_file_is_uploaded_with_the_sha256_that_the_manifest_lists(s3: Any) -> None:
     train(
         MemorySnapshot(schedule={'active': '1ba', 'every': '6ba'}, remote_file_name='s3://runs/{run_name}/snapshots'),
         TorchProfiler(
@@ -50,7 +50,7 @@ def test_credentials_given_as_options_reach_no_file(s3_endpoint: str, s3: Any, m
         )
 
 
-def test_a_run_again_into_the_same_store_replaces_nothing(s3: Any) -> None:
+def test_a_second_run_into_the_same_store_overwrites_nothing(s3: Any) -> None:
     for folder in ('first', 'second'):
         train(HostRSS(folder=folder, remote_file_name='s3://runs/x'))
     assert sorted(s3.find('runs')) == ['runs/x/rank0.0.host_rss.2.jsonl', 'runs/x/rank0.0.host_rss.jsonl']
@@ -58,7 +58,7 @@ def test_a_run_again_into_the_same_store_replaces_nothing(s3: Any) -> None:
     assert len(s3.find('runs')) == 2
 
 
-def test_a_bucket_that_is_not_there_is_one_warning_after_the_fact(s3: Any) -> None:
+def test_a_missing_bucket_is_one_warning_and_training_completes(s3: Any) -> None:
     import pytest
 
     logger = InMemoryLogger()

@@ -1,9 +1,11 @@
-"""When to record: every window once, whatever the batch size, and on resume too."""
+"""Schedules: every window is recorded once, whatever the batch sizes, also in a resumed run."""
 
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -13,22 +15,18 @@ from composer.profiler import ProfilerAction, cyclic_schedule
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from composer_memprof.schedule import (
-    ALWAYS,
-    TrainClock,
-    Windows,
-    as_schedule,
-    every,
-    first_common_batch,
-    on_ranks,
-    parse_schedule,
-    parse_span,
-    window,
-)
+from composer_memprof.schedule import every, on_ranks, window
+from composer_memprof.schedule.clocks import TrainClock
+from composer_memprof.schedule.constant import ALWAYS
+from composer_memprof.schedule.driver import ScheduleDriver
+from composer_memprof.schedule.overlap import first_common_batch
+from composer_memprof.schedule.parsing import as_schedule, parse_schedule
+from composer_memprof.schedule.spans import parse_span
+from composer_memprof.schedule.windows import WindowSchedule
 
 
 class MadeUpRun:
-    """A State that walks over batches of given sizes, ``epoch_length`` of them an epoch."""
+    """A State that steps through batches of given sizes, ``epoch_length`` of them in an epoch."""
 
     def __init__(
         self, sizes: list[int], epoch_length: int = 10**9, start: int = 0, max_duration: str = '1000ba'
@@ -58,17 +56,17 @@ class MadeUpRun:
         return TrainClock(self.state).read(unit)
 
     def recordings(self, schedule: Any) -> list[list[int]]:
-        """What a callback would record: lists of batches, as the events of Composer's Trainer drive it."""
+        """The batches of each recording, if a callback follows ``schedule`` through the events of Composer's Trainer."""
         self.state.timestamp = self._timestamp(self.start)
-        windows = Windows(schedule, TrainClock(self.state), self.state)
+        driver = ScheduleDriver(schedule, TrainClock(self.state), self.state)
         recordings: list[list[int]] = []
         is_open = False
         for batch in range(self.start, len(self.sizes)):
             self.state.timestamp = self._timestamp(batch)
-            phase = windows.before_batch()
-            if is_open and not phase.joined:
+            decision = driver.before_batch()
+            if is_open and not decision.joined:
                 is_open = False
-            if phase.active:
+            if decision.active:
                 if not is_open:
                     recordings.append([])
                 is_open = True
@@ -76,10 +74,10 @@ class MadeUpRun:
             after = self._timestamp(batch + 1)
             # At BATCH_END the epoch stands still; it advances before EPOCH_END.
             self.state.timestamp = Timestamp(**{**after.state_dict(), 'epoch': batch // self.epoch_length})
-            if is_open and windows.is_over():
+            if is_open and driver.is_over():
                 is_open = False
             self.state.timestamp = after
-            if is_open and windows.is_over():
+            if is_open and driver.is_over():
                 is_open = False
         return recordings
 
@@ -95,7 +93,7 @@ class MadeUpRun:
 def plain_reference(
     boundaries: list[float], start: float, length: float, cycle: Optional[float], repeat: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Window by window, by search alone: the batches of each recording, and the windows seen in each."""
+    """By plain search, window by window: the batches of each recording, and the windows that it covers."""
     count = 1 if cycle is None else repeat or 10_000
     starts = [start + number * (cycle or 0) for number in range(count)]
     recordings: list[list[int]] = []
@@ -128,7 +126,7 @@ def plain_reference(
     repeat=st.integers(0, 4),
     start=st.integers(0, 30),
 )
-def test_every_window_is_seen_exactly_once_for_any_batch_sizes_units_and_resumption(
+def test_every_window_is_recorded_exactly_once_for_any_batch_sizes_units_and_resumption(
     sizes: list[int],
     unit: str,
     epoch_length: int,
@@ -194,7 +192,7 @@ def test_a_resumed_run_counts_from_where_it_started() -> None:
     assert run.recordings(window('3ba', skip='1ba')) == [[501, 502, 503]]
 
 
-def test_touching_windows_trace_without_a_gap() -> None:
+def test_adjacent_windows_leave_no_gap() -> None:
     assert MadeUpRun([8] * 7).recordings(window('2ba', every='2ba')) == [[0, 1], [2, 3], [4, 5], [6]]
 
 
@@ -209,7 +207,7 @@ def test_wall_clock_windows_come_every_ten_minutes() -> None:
     assert [r[0] for r in run.recordings(every('10m', active='2ba'))] == [0, 10, 20, 30]
 
 
-def test_a_part_of_training_is_resolved_at_the_start() -> None:
+def test_a_fraction_of_training_is_resolved_at_the_start() -> None:
     run = MadeUpRun([8] * 40, max_duration='40ba')
     assert run.recordings(window('0.1dur', skip='0.5dur')) == [[20, 21, 22, 23]]
     epochs = MadeUpRun([8] * 40, epoch_length=10, max_duration='4ep')
@@ -233,13 +231,13 @@ def test_combinations_are_sets_of_batches() -> None:
 def test_the_warm_up_of_a_combination_comes_before_the_batches_that_are_left() -> None:
     run = MadeUpRun([8] * 12)
     schedule = window('4ba', skip='2ba', warmup='1ba') & window('6ba', skip='4ba')  # active: 4, 5, 6
-    windows = Windows(schedule, TrainClock(run.state), run.state)
-    phases = []
+    driver = ScheduleDriver(schedule, TrainClock(run.state), run.state)
+    decisions = []
     for batch in range(8):
         run.state.timestamp = run._timestamp(batch)
-        phase = windows.before_batch()
-        phases.append('A' if phase.active else 'W' if phase.warmup else '.')
-    assert ''.join(phases) == '...WAAA.'
+        decision = driver.before_batch()
+        decisions.append('A' if decision.active else 'W' if decision.warmup else '.')
+    assert ''.join(decisions) == '...WAAA.'
 
 
 def test_a_function_of_the_state_is_a_schedule_and_combines() -> None:
@@ -252,7 +250,7 @@ def test_a_function_of_the_state_is_a_schedule_and_combines() -> None:
 
 
 @pytest.mark.parametrize('part', [0.07, 0.14, 0.28, 0.55, 0.56, 0.57, 0.29])
-def test_a_part_of_training_is_no_batch_late(part: float) -> None:
+def test_a_fraction_of_training_is_no_batch_late(part: float) -> None:
     run = MadeUpRun([8] * 100, max_duration='100ba')
     assert run.recordings(window('1ba', skip=f'{part}dur')) == [[round(part * 100)]]
 
@@ -260,7 +258,7 @@ def test_a_part_of_training_is_no_batch_late(part: float) -> None:
 @pytest.mark.parametrize(
     'schedule', [window('1ep', skip='1ep'), window('32sp', skip='32sp'), window('4ba', skip='4ba')]
 )
-def test_as_a_prof_schedule_a_window_comes_once_though_epochs_pass(schedule: Any) -> None:
+def test_as_a_prof_schedule_a_window_comes_once_over_several_epochs(schedule: Any) -> None:
     run = MadeUpRun([8] * 24, epoch_length=4)
     active = []
     for batch in range(24):
@@ -274,7 +272,7 @@ def test_as_a_prof_schedule_a_window_comes_once_though_epochs_pass(schedule: Any
     assert len(active) <= 5
 
 
-def test_as_a_prof_schedule_a_resumed_run_leaves_out_windows_that_are_over() -> None:
+def test_as_a_prof_schedule_a_resumed_run_skips_windows_that_are_over() -> None:
     run = MadeUpRun([8] * 60, start=40)
     run.state.timestamp = run._timestamp(40)
     assert window('16sp', skip='80sp')(run.state) == ProfilerAction.SKIP
@@ -338,7 +336,7 @@ def test_wall_clock_lengths_are_read(text: str, seconds: int) -> None:
         (lambda: window('3ba', every='2ba'), ['every', 'overlap']),
         (lambda: window('3ba', every='0ba'), ['every']),
         (lambda: window('3ba', repeat=2), ['repeat', 'every']),
-        (lambda: window('3ba', every='9ba', repeat=-1), ['repeat=-1']),
+        (lambda: window('3ba', every='9ba', repeat=-1), ['repeat must be', 'not -1']),
         (lambda: on_ranks(), ['on_ranks']),
         (lambda: on_ranks(-1), ['on_ranks']),
         (lambda: on_ranks(0) & on_ranks(1), ['&']),
@@ -359,7 +357,7 @@ def test_a_mistake_is_one_line_that_names_it(make: Any, words: list[str]) -> Non
     assert all(word in message for word in words), message
 
 
-def test_a_common_batch_of_two_schedules_is_proved_or_left_open() -> None:
+def test_a_common_batch_of_two_schedules_is_proved_or_unknown() -> None:
     assert first_common_batch(window('3ba', skip='1ba'), window('2ba', skip='2ba', warmup='1ba'), [0]) == 2
     assert first_common_batch(window('2ba'), window('2ba', skip='2ba'), [0]) is None
     assert first_common_batch(window('2ba', every='6ba'), window('2ba', skip='3ba', every='9ba'), [0]) == 12
@@ -367,8 +365,12 @@ def test_a_common_batch_of_two_schedules_is_proved_or_left_open() -> None:
     assert first_common_batch(window('100sp'), window('2ba'), [0]) is None
 
 
-def test_the_reference_itself_knows_a_simple_case() -> None:
+def test_the_plain_reference_is_right_in_a_simple_case() -> None:
     recordings, seen = plain_reference([0, 2, 4, 6, 8, 10], 3, 2, 4, 0)
     assert recordings == [[2], [4]]
     assert seen == [[0], [1]]
     assert math.isclose(parse_span('0.25dur', 'skip').value, 0.25)
+
+
+def test_a_mapping_has_a_key_for_every_field_of_a_window() -> None:
+    assert {field.name for field in fields(WindowSchedule)} == set(inspect.signature(window).parameters)

@@ -160,7 +160,7 @@ def test_what_the_snapshot_was_taken_for_is_said() -> None:
 def test_what_a_snapshot_can_not_tell_stands_below() -> None:
     page = snapshot_page(recorded(('alloc', 1, 10, 'f'), device='cpu'), 'x')
     assert 'A CPU has no caching allocator' in page
-    assert 'No phases of the training were recorded' in page
+    assert 'The recording has no phases of training' in page
 
 
 # -- in a browser -------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_the_peak_is_read_the_largest_band_clicked_and_its_stack_unfolded(opened
     for words in (
         '67,108,864 B',
         '0 µs, event 1, batch 3, forward',
-        'parameter (seen as that tensor)',
+        'parameter (a tensor of this category was seen in it)',
         'blocks.0.weight',
         'not while it was recorded',
     ):

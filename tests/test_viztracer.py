@@ -1,4 +1,4 @@
-"""VizTracer: on the real tool, its traces read back; the training untouched, and nothing left behind."""
+"""VizTracer with the real tool: traces are read back, training is unchanged, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOSTILE = '</script><img src=x onerror="window.taken=1"><!--'
 
 
 def hooks() -> dict[str, Any]:
-    """All that VizTracer takes hold of."""
+    """Everything that VizTracer changes in the process."""
     return {
         'calls': sys.getprofile(),
         'new threads': threading.getprofile(),
@@ -56,13 +56,13 @@ def nothing_is_left() -> Iterator[None]:
     yield
     after = hooks()
     assert after['calls'] is after['new threads'] is None
-    assert after.pop('fork') <= before.pop('fork')  # others' go with the garbage
+    assert after.pop('fork') <= before.pop('fork')  # garbage collection removes those of earlier tracers
     assert after == before
     assert threading.active_count() <= threads
 
 
 def calls(path: Path) -> list[str]:
-    """The names of the functions, one for each call."""
+    """The name of the called function, for each call."""
     return [event['name'].split(' ')[0] for event in json.loads(path.read_text())['traceEvents'] if event['ph'] == 'X']
 
 
@@ -139,7 +139,7 @@ def test_a_window_leaves_json_and_a_page() -> None:
     assert sum(name.endswith('_train_microbatch') for name in calls(JSON)) == 2
     events = json.loads(JSON.read_text())['traceEvents']
     assert [event['name'] for event in events if event['ph'] == 'i'] == ['batch 2', 'batch 3']
-    assert {event['pid'] for event in events} == {os.getpid()}, 'not of the process that wrote it'
+    assert {event['pid'] for event in events} == {os.getpid()}, 'the pid of the training process, not of the writer'
     listed = {entry.kind: entry.path for entry in entries(Path('test-run')) if entry.status == 'saved'}
     assert listed == {'viztracer': 'rank0.4.viztracer.json', 'viztracer.page': 'rank0.4.viztracer.html'}
     assert {path.name for path in FOLDER.iterdir()} == {*listed.values(), 'rank0.manifest.jsonl'}

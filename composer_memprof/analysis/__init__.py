@@ -1,4 +1,4 @@
-"""From files to numbers, without a GPU, Composer or a running job.
+"""Analysis of recorded files, without a GPU, Composer or a running job.
 
-``snapshot`` reads memory snapshots, ``memory`` answers from them, ``flops`` turns counts into rates, ``run`` lists a run.
+``snapshot`` reads memory snapshots, ``memory`` analyzes them, ``flops`` computes rates, ``run`` lists a run's files.
 """

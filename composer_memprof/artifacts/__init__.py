@@ -1,4 +1,4 @@
-"""Files: their names, whole writes off the training thread, the manifest that lists them, and uploads over fsspec.
+"""Files: their names, whole writes off the training thread, the manifest that lists them, uploads over fsspec.
 
-``store`` is what callbacks call; nothing here knows what the bytes mean.
+Callbacks call ``store``. Nothing here knows what is in the files.
 """

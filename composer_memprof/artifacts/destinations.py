@@ -1,4 +1,7 @@
-"""Where artifacts go: a store through fsspec, or Composer's logger. No credential passes through here into a name."""
+"""Where artifacts are uploaded: to a store that fsspec knows, or through Composer's logger.
+
+No name may contain a credential, because names are written to manifests and logs.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +22,38 @@ from composer_memprof.artifacts.numbering import before_suffix, counted
 from composer_memprof.messages import allowed_are
 
 _SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
-#: The extra of this package that brings a scheme's filesystem.
+#: The extra of this package that installs a scheme's filesystem.
 _EXTRAS = {'s3': 's3', 's3a': 's3', 'gs': 'gcs', 'gcs': 'gcs', 'az': 'azure', 'abfs': 'azure', 'abfss': 'azure'}
-#: Trying again does not help with these.
-_FINAL = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
+#: Errors after which another attempt is useless.
+_NOT_RETRIED = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
 _ATTEMPTS = 4
 
 
 class Destination(Protocol):
-    """Takes finished files. Called from a background thread; errors are the caller's to handle."""
+    """Takes complete files. Called on a background thread; the caller handles errors."""
 
     def accepts_files(self) -> bool:
-        """Whether there is anyone who takes a file."""
+        """True if files can be uploaded."""
 
     def upload(self, path: Path, name: str) -> str:
-        """Store ``path`` under ``name``, or the next free one, and return the name it got."""
+        """Upload ``path`` as ``name``, or the next name that is free, and return that name."""
 
 
 def scheme_of(name: str) -> Optional[str]:
-    """``'s3'`` of ``'s3://bucket/key'``; None where there is none."""
+    """The scheme of an address, None if it has none.
+
+    >>> scheme_of('s3://bucket/key')
+    's3'
+    """
     match = _SCHEME.match(name)
     return match.group(1).lower() if match else None
 
 
 def check_scheme(name: str, parameter: str) -> None:
-    """Refuse a store that can't be reached from here.
+    """Refuse an address that can't be reached from here.
 
     Raises:
-        ValueError: if the scheme is unknown, its package is missing, or the address chains several stores.
+        ValueError: if the scheme is unknown, its package is missing, or the address has credentials or several stores.
     """
     scheme = scheme_of(name)
     if scheme is None:
@@ -54,7 +61,7 @@ def check_scheme(name: str, parameter: str) -> None:
     known = sorted({*fsspec.available_protocols(), *_EXTRAS})
     if '::' in name or (':' in name.split('/')[2].partition('@')[0] and '@' in name.split('/')[2]):
         raise ValueError(
-            f'{parameter}: an address must name one store and no credentials; they come from the environment, '
+            f'{parameter} must be the address of one store without credentials; give those in the environment, '
             "fsspec's config or storage_options"
         )
     if scheme not in known:
@@ -64,15 +71,15 @@ def check_scheme(name: str, parameter: str) -> None:
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
         hint = f"pip install 'composer_memprof[{extra}]'" if extra else str(error)
-        raise ValueError(f'{parameter}={name!r}: {scheme}:// needs a package that is not installed; {hint}') from error
+        raise ValueError(f'{parameter}={name!r}: {scheme}:// needs a package that is not installed: {hint}') from error
 
 
 class FsspecDestination:
     """A store through fsspec.
 
     Args:
-        storage_options (Mapping, optional): for the filesystem; beside it count the environment and fsspec's config.
-        overwrite (bool): replace what is there, instead of taking the next free name.
+        storage_options (Mapping, optional): for the filesystem, in addition to the environment and fsspec's config.
+        overwrite (bool): replace a file of the same name; otherwise a new file gets ``.2``, ``.3``, …
     """
 
     def __init__(self, storage_options: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
@@ -86,7 +93,7 @@ class FsspecDestination:
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=tenacity.wait_random_exponential(multiplier=0.5, max=8),
-            retry=tenacity.retry_if_not_exception_type(_FINAL),
+            retry=tenacity.retry_if_not_exception_type(_NOT_RETRIED),
             reraise=True,
         )
         return retrying(self._upload_once, path, name)
@@ -103,7 +110,7 @@ class FsspecDestination:
                 if not filesystem.exists(candidate):
                     _put(filesystem, path, candidate, mode='create')
                     return candidate
-            except FileExistsError:  # another process was faster
+            except FileExistsError:  # another process has just created it
                 pass
             number += 1
 
@@ -111,7 +118,7 @@ class FsspecDestination:
 def _put(filesystem: Any, path: Path, name: str, mode: str) -> None:
     target = filesystem._strip_protocol(name)
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
-        # A copy cut short must not look like the file.
+        # Renamed once it is whole, so that an interrupted copy never has the file's name.
         filesystem.makedirs(filesystem._parent(target), exist_ok=True)
         partial = Path(f'{target}.{os.getpid()}.{threading.get_ident()}.part')
         try:
@@ -125,12 +132,12 @@ def _put(filesystem: Any, path: Path, name: str, mode: str) -> None:
         return
     try:
         filesystem.put_file(str(path), target, mode=mode)
-    except NotImplementedError:  # a store without exclusive writes; that the name is free has been asked
+    except NotImplementedError:  # no exclusive writes here; the caller has checked that the name is free
         filesystem.put_file(str(path), target)
 
 
 class LoggerDestination:
-    """Whoever takes files among the destinations of Composer's logger."""
+    """The destinations of Composer's logger that take files."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
@@ -144,16 +151,16 @@ class LoggerDestination:
         while (candidate := before_suffix(name, counted(number))) in self._used or self._is_stored(candidate):
             number += 1
         self._used.add(candidate)
-        # Composer formats both names, and raises into training on a clash unless told to overwrite.
+        # Composer formats both names. Without `overwrite` it raises into training if the name exists.
         self._logger.upload_file(
-            remote_file_name=_without_fields(candidate),
-            file_path=_without_fields(str(path)),
+            remote_file_name=_escape_braces(candidate),
+            file_path=_escape_braces(str(path)),
             overwrite=True,
         )
         return candidate
 
     def _is_stored(self, name: str) -> bool:
-        """Whether an earlier run left an object of this name, where the destination can tell."""
+        """True if a destination has an object of this name, from an earlier run, and can tell."""
         for destination in self._logger.destinations:
             backend = getattr(destination, 'remote_backend', None)
             if backend is None or not destination.can_upload_files():
@@ -167,5 +174,5 @@ class LoggerDestination:
         return False
 
 
-def _without_fields(name: str) -> str:
+def _escape_braces(name: str) -> str:
     return name.replace('{', '{{').replace('}', '}}')

@@ -1,4 +1,4 @@
-"""The end of the interpreter: whether it has come, and by when everything has to be over."""
+"""Interpreter exit: whether it has begun, and until when work may take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Optional
 
 
 def exiting() -> bool:
-    """Whether the interpreter is shutting down: from here on threads and forks can't be had."""
+    """True if the interpreter is shutting down; threads and forks then no longer start."""
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
@@ -17,7 +17,7 @@ _exit_deadline: Optional[float] = None
 
 
 def exit_deadline(timeout: float) -> float:
-    """When everything at interpreter exit is to be over: ``timeout`` seconds after the first who asks."""
+    """The deadline for all work at interpreter exit, on the monotonic clock: ``timeout`` seconds after the first call."""
     global _exit_deadline
     if _exit_deadline is None:
         _exit_deadline = time.monotonic() + timeout

@@ -1,4 +1,4 @@
-"""Whole files: through to the disk, with their digest, under a name that was free."""
+"""Operations on whole files: sync to disk, digest, rename without overwriting."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 
-def seal(path: Path) -> tuple[int, str]:
+def sync_and_digest(path: Path) -> tuple[int, str]:
     """Force a file to the disk; returns its size in bytes and its sha256."""
     with open(path, 'rb') as file:
         os.fsync(file.fileno())
@@ -14,7 +14,7 @@ def seal(path: Path) -> tuple[int, str]:
 
 
 def digest(path: Path) -> tuple[int, str]:
-    """A file's size in bytes and its sha256, as hexadecimal."""
+    """A file's size in bytes and its sha256, in hexadecimal."""
     sha256 = hashlib.sha256()
     with open(path, 'rb') as file:
         while chunk := file.read(1 << 20):
@@ -23,7 +23,7 @@ def digest(path: Path) -> tuple[int, str]:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name; on a disk without links, a copy."""
+    """Give a file a second name; copy it on a filesystem without hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -31,16 +31,16 @@ def link(source: Path, target: Path) -> None:
 
 
 def move_to_new(source: Path, target: Path) -> None:
-    """Rename ``source`` to ``target`` in one step, unless that exists.
+    """Rename ``source`` to ``target`` in one step.
 
     Raises:
-        FileExistsError: if it does.
+        FileExistsError: if ``target`` exists.
     """
     try:
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # a disk without links: the name is claimed first, then replaced
+    except OSError:  # no hard links on this filesystem: reserve the name first, then replace the empty file
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         os.replace(source, target)
     else:

@@ -1,8 +1,8 @@
-"""The manifest: what was written, where it lies and whether it has been uploaded.
+"""The manifest: which files were written, where they are, and whether they are uploaded.
 
-One file a rank and folder, ``rank{rank}.manifest.jsonl``: append-only, one JSON object a line. A path may have
-several lines; the last one counts. A process that writes to it holds a shared lock on it, so that ``push`` can tell
-a running job's files from a dead one's.
+One file for each rank and folder, ``rank{rank}.manifest.jsonl``: append-only, one JSON object a line. A path may have
+several lines; the last one counts. A process that writes to it holds a shared lock, by which ``push`` tells a running
+job from a dead one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,20 @@ PATTERN = 'rank*.manifest.jsonl'
 
 @dataclass(frozen=True)
 class Entry:
-    """One line. ``path`` is relative to the manifest's folder; ``bytes`` and ``sha256`` are None while it is open."""
+    """One line of a manifest.
+
+    Args:
+        kind (str): the callback's YAML name without ``memprof_``, with ``.part`` for a window's further files.
+        path (str): relative to the manifest's folder.
+        remote (str, optional): the name in the destination; None if it is not uploaded.
+        bytes (int, optional): its size; None while it is open.
+        sha256 (str, optional): in hexadecimal; None while it is open.
+        rank (int): the rank that recorded it.
+        run_name (str): of the run.
+        epoch (int): at which it was saved.
+        batch (int): at which it was saved.
+        status (str): ``open`` (it grows), ``saved``, ``uploaded``, ``failed`` or ``removed``.
+    """
 
     kind: str
     path: str
@@ -42,58 +55,59 @@ class Entry:
 
 
 class Manifest:
-    """Appends lines, from any thread. One object a file and process: get it with :meth:`hold`."""
+    """Appends lines, from any thread. One object for each file in a process: get it with :meth:`acquire`."""
 
-    _held: ClassVar[dict[Path, Manifest]] = {}
-    _registry: ClassVar[threading.Lock] = threading.Lock()
+    _acquired: ClassVar[dict[Path, Manifest]] = {}
+    _acquired_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._holders = 0
+        self._users = 0
         self._file: Optional[int] = None
         self._lock = threading.Lock()
 
     @classmethod
-    def hold(cls, folder: Path, rank: int) -> Manifest:
-        """The manifest of ``rank`` in ``folder``; nothing is created before the first line."""
+    def acquire(cls, folder: Path, rank: int) -> Manifest:
+        """The manifest of ``rank`` in ``folder``. The file is created by :meth:`open` or the first line."""
         path = Path(os.path.abspath(folder)) / f'rank{rank}.manifest.jsonl'
-        with cls._registry:
-            manifest = cls._held.setdefault(path, cls(path))
-            manifest._holders += 1
+        with cls._acquired_lock:
+            manifest = cls._acquired.setdefault(path, cls(path))
+            manifest._users += 1
             return manifest
 
     def release(self) -> None:
-        with self._registry, self._lock:
-            self._holders -= 1
-            if self._holders > 0:
+        """Close the file and its lock after the last user."""
+        with self._acquired_lock, self._lock:
+            self._users -= 1
+            if self._users > 0:
                 return
-            self._held.pop(self.path, None)
+            self._acquired.pop(self.path, None)
             self._close()
 
     def open(self) -> None:
-        """Create the file, and take the lock that says that a run is alive; no later than with the first line."""
+        """Create the file, and take the lock that marks a running job."""
         with self._lock:
-            self._opened()
+            self._descriptor()
 
-    def _opened(self) -> int:
+    def _descriptor(self) -> int:
         if self._file is None:
             self._file = _open(self.path)
             _try_lock(self._file, shared=True)
         return self._file
 
     def append(self, entry: Entry) -> None:
-        """Write the line through to the disk."""
+        """Write a line through to the disk."""
         line = json.dumps(asdict(entry)) + '\n'
         with self._lock:
-            file = self._opened()
+            file = self._descriptor()
             os.write(file, line.encode())
             os.fsync(file)
-            if self._holders <= 0:  # an upload that ended after the close
+            if self._users <= 0:  # an upload that ended after the release
                 self._close()
 
     def _close(self) -> None:
         if self._file is not None:
-            _unlock(self._file)  # a forked child may still have the file open
+            _unlock(self._file)  # a forked child may still have the file open, and with it the lock
             os.close(self._file)
             self._file = None
 
@@ -103,12 +117,12 @@ def _open(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b'\n':
-        os.write(file, b'\n')  # a killed run's last line was cut short
+        os.write(file, b'\n')  # the last line of a killed run was cut short
     return file
 
 
 def append_line(path: Path, entry: Entry) -> None:
-    """Append to the manifest at ``path``, whose lock the caller has."""
+    """Append to the manifest at ``path`` without :meth:`Manifest.acquire`."""
     manifest = Manifest(path)
     manifest.append(entry)
 
@@ -120,7 +134,7 @@ def _unlock(file: int) -> None:
 
 
 def _try_lock(file: int, *, shared: bool) -> bool:
-    """False where another process has it. Where locks can't be had (some network disks) it counts as had."""
+    """False if another process has the lock. True on a filesystem without locks."""
     if fcntl is None:
         return True
     try:
@@ -133,8 +147,8 @@ def _try_lock(file: int, *, shared: bool) -> bool:
 
 
 @contextlib.contextmanager
-def taking_over(path: Path) -> Iterator[bool]:
-    """Yields whether no other process writes to this manifest; none can take it while the block runs."""
+def locked_for_push(path: Path) -> Iterator[bool]:
+    """Lock a manifest while the block runs. Yields False if a running job has it, and then does not lock."""
     file = os.open(path, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
     try:
         yield _try_lock(file, shared=False)
@@ -144,9 +158,9 @@ def taking_over(path: Path) -> Iterator[bool]:
 
 
 def read_manifest(path: Path) -> list[Entry]:
-    """The last line of each path, in the order in which the paths came up first.
+    """The last line of each path, in the order in which the paths first appear.
 
-    Lines that are no entries (cut short by a kill, or not ours) are passed over: nothing in the file is trusted.
+    Skips lines that are no entries, such as one cut short by a kill. Trusts nothing in the file.
     """
     entries: dict[str, Entry] = {}
     with open(path, encoding='utf-8', errors='replace') as file:
@@ -173,5 +187,5 @@ def _parse(line: str) -> Optional[Entry]:
 
 
 def find_manifests(folder: Path) -> list[Path]:
-    """All manifests under ``folder``, in order of name."""
+    """All manifests in ``folder``, at any depth, sorted by name."""
     return sorted(path for path in folder.rglob(PATTERN) if path.is_file())

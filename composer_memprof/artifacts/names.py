@@ -1,7 +1,6 @@
-"""From format strings to the names of files, here and in a store.
+"""From format strings to the names of files, on this disk and in the destination.
 
-The variables are Composer's own. A name never leaves its folder: what a run puts into it (its ``run_name``) is not
-trusted to be a plain name.
+The variables are Composer's own. A name never leaves its folder, whatever the ``run_name`` in it is.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from typing import Optional
 from composer.core import Timestamp
 from composer.utils import dist
 
+from composer_memprof.artifacts.compression import suffixes
 from composer_memprof.artifacts.numbering import before_suffix, counted
-from composer_memprof.messages import allowed_are
+from composer_memprof.messages import allowed_are, must_be
 
 RUN_VARIABLES = ('run_name', 'rank', 'local_rank', 'world_size', 'local_world_size', 'node_rank')
 TIME_VARIABLES = (
@@ -25,6 +25,7 @@ TIME_VARIABLES = (
     *('total_wct', 'epoch_wct', 'batch_wct'),
 )
 
+#: A value for each variable, to try a format string with.
 _SAMPLES: dict[str, object] = {
     **dict.fromkeys((*RUN_VARIABLES, *TIME_VARIABLES), 0),
     **dict.fromkeys(('total_wct', 'epoch_wct', 'batch_wct'), 0.5),
@@ -33,25 +34,25 @@ _SAMPLES: dict[str, object] = {
 
 
 def check_template(template: object, parameter: str, allowed: Sequence[str]) -> str:
-    """Return ``template`` if it is a format string over ``allowed`` variables.
+    """Return ``template`` as text if it is a format string over the ``allowed`` variables.
 
     Raises:
-        ValueError: naming the parameter, the variable and what is allowed.
+        ValueError: if not, naming the parameter, the variable and what is allowed.
     """
     if not isinstance(template, (str, os.PathLike)) or not os.fspath(template):
-        raise ValueError(f'{parameter}={template!r} is not allowed; it must be a format string (in YAML, in quotes)')
+        raise must_be(parameter, 'a format string (in YAML, in quotes)', template)
     text = str(os.fspath(template))
     try:
         fields = [(field, spec or '') for _, field, spec, _ in string.Formatter().parse(text) if field is not None]
     except ValueError as error:
-        raise ValueError(f'{parameter}={text!r} is no format string: {error}') from error
+        raise ValueError(f'{parameter}={text!r} is not a valid format string: {error}') from error
     for field, spec in fields:
         if field not in allowed or '{' in spec:
             raise ValueError(f'{parameter}={text!r}: {{{field}}} is unknown; {allowed_are(allowed, field)}')
     try:
         text.format(**_SAMPLES)
     except (ValueError, KeyError, IndexError) as error:
-        raise ValueError(f'{parameter}={text!r} can not be formed: {error}') from error
+        raise ValueError(f'{parameter}={text!r} cannot be formatted: {error}') from error
     return text
 
 
@@ -60,26 +61,30 @@ def has_variable(template: str, variable: str) -> bool:
 
 
 def check_run_name(run_name: str, *templates: Optional[str]) -> None:
-    """Refuse a run name that would lead a name out of its folder.
+    """Refuse a run name that would lead out of the folder that it names.
 
     Raises:
-        ValueError: if a template uses ``run_name`` and it is absolute, climbs with ``..``, or is not printable.
+        ValueError: if a template uses ``run_name`` and it is absolute, contains ``..``, or is not printable.
     """
     if not any(template is not None and has_variable(template, 'run_name') for template in templates):
         return
     parts = run_name.replace('\\', '/').split('/')
     if '..' in parts or run_name.startswith(('/', '\\', '~')) or not run_name.isprintable() or not run_name:
         raise ValueError(
-            f'run_name={run_name!r} would lead out of the folder it names; give a run_name of plain words, without '
-            '.., a leading slash or control characters'
+            f'run_name={run_name!r} cannot name a folder of the run; use one without .., a leading / or ~, '
+            'or control characters'
         )
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """The moment that an artifact belongs to: Composer's timestamp, and ``.eval12`` outside of training.
+    """The run, batch and rank that a file belongs to.
 
-    ``rank`` None: this process's.
+    Args:
+        run_name (str): of the run.
+        timestamp (Timestamp): Composer's.
+        mark (str): in the name of a file from outside of training: ``.eval12``.
+        rank (int, optional): None for this process's.
     """
 
     run_name: str
@@ -90,13 +95,13 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Naming:
-    """The name of a window's files: format strings, with the suffix of the main one.
+    """The format strings of a window's file names.
 
     Args:
         filename (str): relative to the folder.
-        remote (str, optional): without ``{batch}`` a folder in the store, otherwise a prefix that takes each
-            file's suffix. None: nothing is uploaded.
-        suffix (str): of the window's main file; further ones put theirs in its place.
+        remote (str, optional): without ``{batch}`` a folder in the destination, otherwise a prefix to which each
+            file's suffix is appended. None uploads nothing.
+        suffix (str): of the window's main file. Each further file has its own suffix in its place.
     """
 
     filename: str
@@ -104,7 +109,7 @@ class Naming:
     suffix: str
 
     def local(self, stamp: Stamp, suffix: str, number: int) -> str:
-        """The name relative to the folder. The ``number``-th of its kind (from 2 on) carries it before its suffix.
+        """The name relative to the folder, with ``.{number}`` before the suffix from 2 on.
 
         Raises:
             ValueError: if the name would leave the folder.
@@ -115,7 +120,7 @@ class Naming:
         return name
 
     def in_store(self, stamp: Stamp, suffix: str, number: int, local: str) -> Optional[str]:
-        """The name in the store of the file whose local name is ``local``, or None."""
+        """The name in the destination of the file with the local name ``local``; None if nothing is uploaded."""
         if self.remote is None:
             return None
         if not has_variable(self.remote, 'batch'):
@@ -123,7 +128,7 @@ class Naming:
         return before_suffix(self._stem(self.remote, stamp) + suffix, stamp.mark + counted(number))
 
     def _stem(self, template: str, stamp: Stamp) -> str:
-        for ending in (f'{self.suffix}.gz', self.suffix):
+        for ending in (*(self.suffix + suffix for suffix in suffixes()), self.suffix):
             if ending and template.endswith(ending):
                 return _format(template[: -len(ending)], stamp)
         return _format(template, stamp)
@@ -147,7 +152,7 @@ def _format(template: str, stamp: Stamp) -> str:
 
 
 def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
-    """Of this process, or of another ``rank``, on nodes of equal size."""
+    """The values for this process, or for another ``rank`` if all nodes have as many ranks as this one."""
     local_world_size = dist.get_local_world_size()
     own = rank is None or rank == dist.get_global_rank()
     return {
@@ -161,18 +166,12 @@ def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
 
 
 def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
-    """The run's folder, from a template over run variables."""
-    return Path(template.format(**_run_variables(run_name, rank)))
-
-
-def inside(folder: Path, name: str) -> Path:
-    """``folder / name``, with every link followed.
+    """The run's folder, from a template over run variables; ``~`` is the home folder.
 
     Raises:
-        ValueError: if that leads out of ``folder``.
+        ValueError: if there is no such home folder.
     """
-    home = folder.resolve()
-    path = (home / name).resolve()
-    if home != path and home not in path.parents:
-        raise ValueError(f'{name!r} leads out of {str(folder)!r}')
-    return path
+    try:
+        return Path(template.format(**_run_variables(run_name, rank))).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f'folder={template!r}: {error}') from error

@@ -1,6 +1,6 @@
-"""Uploading what a run could not: by hand afterwards, and by a child process while the run's interpreter shuts down.
+"""Uploads what a run did not: by the ``push`` command, and in a child process at interpreter exit.
 
-Needs neither Composer nor torch, so that the child starts in time.
+Imports neither Composer nor torch, so that the child process starts fast.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Optional
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme, scheme_of
 from composer_memprof.artifacts.exiting import exit_deadline
 from composer_memprof.artifacts.files import digest
-from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, read_manifest, taking_over
+from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, locked_for_push, read_manifest
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """What became of one file that had not been uploaded. ``error`` is None where it now is."""
+class PushResult:
+    """The outcome for one file. ``error`` is None if it is uploaded now."""
 
     path: Path
     remote: str
@@ -34,16 +34,16 @@ class Pushed:
 def push(
     folder: Path,
     storage_options: Optional[Mapping[str, Any]] = None,
-    report: Callable[[Pushed], None] = lambda pushed: None,
-) -> list[Pushed]:
-    """Upload what the manifests under ``folder`` say was not, a dead run's open files included.
+    report: Callable[[PushResult], None] = lambda result: None,
+) -> list[PushResult]:
+    """Upload the files that the manifests in ``folder`` list as not uploaded, and the open files of dead runs.
 
     Args:
-        folder (Path): a run's folder, or any above it.
-        storage_options (Mapping, optional): for the stores, beside the environment and fsspec's config.
-        report (Callable, optional): told of each file as it is done.
+        folder (Path): of a run, or any folder above it.
+        storage_options (Mapping, optional): for the destinations, in addition to the environment and fsspec's config.
+        report (Callable, optional): called with each result as it comes.
     """
-    results: list[Pushed] = []
+    results: list[PushResult] = []
     for manifest in find_manifests(folder):
         results += push_manifest(manifest, storage_options, report)
     return results
@@ -52,18 +52,18 @@ def push(
 def push_manifest(
     manifest: Path,
     storage_options: Optional[Mapping[str, Any]] = None,
-    report: Callable[[Pushed], None] = lambda pushed: None,
-) -> list[Pushed]:
-    """Upload what one manifest says was not. A running job's is left to it."""
-    results: list[Pushed] = []
+    report: Callable[[PushResult], None] = lambda result: None,
+) -> list[PushResult]:
+    """Upload the files that one manifest lists as not uploaded. Does nothing if its job is running."""
+    results: list[PushResult] = []
     try:
-        with taking_over(manifest) as ours:
-            pending = [entry for entry in read_manifest(manifest) if _is_pending(entry)] if ours else []
+        with locked_for_push(manifest) as locked:
+            pending = [entry for entry in read_manifest(manifest) if _is_pending(entry)] if locked else []
             for entry in pending:
                 results.append(_push_one(manifest, entry, storage_options))
                 report(results[-1])
-    except OSError as error:  # one manifest that can't be read, or written, is no reason to leave out the others
-        results.append(Pushed(manifest, '', f'{type(error).__name__}: {error}'))
+    except OSError as error:  # the manifest can't be read or written; the other ones are still pushed
+        results.append(PushResult(manifest, '', f'{type(error).__name__}: {error}'))
         report(results[-1])
     return results
 
@@ -74,88 +74,90 @@ def _is_pending(entry: Entry) -> bool:
     )
 
 
-def _push_one(manifest: Path, entry: Entry, storage_options: Optional[Mapping[str, Any]]) -> Pushed:
+def _push_one(manifest: Path, entry: Entry, storage_options: Optional[Mapping[str, Any]]) -> PushResult:
     assert entry.remote is not None
     folder = manifest.parent
     path = folder / entry.path
     try:
         resolved = path.resolve()
         if folder.resolve() not in resolved.parents or not resolved.is_file():
-            raise ValueError('no such file in the folder of its manifest')
+            raise ValueError('there is no such file in the folder of its manifest')
         check_scheme(entry.remote, 'remote')
         _check_local_target(entry.remote)
         size, sha256 = digest(resolved)
         remote = FsspecDestination(storage_options).upload(resolved, entry.remote)
-    except Exception as error:  # a store's client may raise anything; the other files are still to be sent
-        return Pushed(path, entry.remote, f'{type(error).__name__}: {error}')
+    except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
+        return PushResult(path, entry.remote, f'{type(error).__name__}: {error}')
     append_line(manifest, replace(entry, remote=remote, bytes=size, sha256=sha256, status='uploaded'))
-    return Pushed(path, remote)
+    return PushResult(path, remote)
 
 
 def _check_local_target(remote: str) -> None:
-    """A manifest may come from a stranger: it gets nothing into the places that change what this machine does.
+    """Refuse a target on this machine in a hidden folder, such as ``~/.ssh``: a manifest may come from anybody.
 
     Raises:
-        ValueError: for a target on this machine with a hidden folder or file, such as ``~/.ssh``.
+        ValueError: if a part of the path starts with a dot.
     """
     if scheme_of(remote) not in ('file', 'local'):
         return
     parts = Path(remote.partition('://')[2]).parts
     if any(part.startswith('.') for part in parts):
-        raise ValueError(f'{remote!r} is a hidden place on this machine, which a manifest may not name')
+        raise ValueError(f'{remote!r} is a hidden path on this machine, to which push does not write')
 
 
 # -- at interpreter exit ------------------------------------------------------------------------------------------
-# A store's client needs threads, which a closing interpreter no longer gives; a child process has them.
+# A destination's client needs threads, which no longer start at interpreter exit; a child process has them.
 
 
 @dataclass(frozen=True)
-class _Leftover:
+class _PendingPush:
     manifest: Path
     storage_options: Mapping[str, Any]
     timeout: float
 
 
-_leftovers: list[_Leftover] = []
+_pending: list[_PendingPush] = []
 
 
-def at_exit(manifest: Path, storage_options: Mapping[str, Any], timeout: float) -> None:
-    """Have what ``manifest`` says was not uploaded sent by a child process, once every callback has closed."""
-    _leftovers.append(_Leftover(manifest, storage_options, timeout))
+def push_at_exit(manifest: Path, storage_options: Mapping[str, Any], timeout: float) -> None:
+    """Push ``manifest`` in a child process, after every callback has closed."""
+    _pending.append(_PendingPush(manifest, storage_options, timeout))
 
 
-def _push_leftovers() -> None:
-    if not _leftovers:
+def _push_pending() -> None:
+    if not _pending:
         return
-    deadline = exit_deadline(max(leftover.timeout for leftover in _leftovers))
-    everyone = [(str(leftover.manifest), dict(leftover.storage_options)) for leftover in _leftovers]
-    manifests = [item for position, item in enumerate(everyone) if item not in everyone[:position]]
-    _leftovers.clear()
-    # The options travel through a pipe: arguments and environments can be read by others.
-    work = json.dumps(manifests, default=str)
+    deadline = exit_deadline(max(pending.timeout for pending in _pending))
+    requests = [(str(pending.manifest), dict(pending.storage_options)) for pending in _pending]
+    unique = [request for position, request in enumerate(requests) if request not in requests[:position]]
+    _pending.clear()
+    text = json.dumps(unique, default=str)
     child = subprocess.Popen(
-        [sys.executable, '-c', 'from composer_memprof.artifacts.push import _be_the_child; _be_the_child()'],
+        [sys.executable, '-c', 'from composer_memprof.artifacts.push import push_from_stdin; push_from_stdin()'],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(path for path in sys.path if path)},
     )
     try:
-        child.communicate(work.encode(), timeout=max(deadline - time.monotonic(), 0.1))
+        # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
+        child.communicate(text.encode(), timeout=max(deadline - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
         child.kill()
-        folders = ' '.join(sorted({str(Path(name).parent) for name, _ in manifests}))
+        folders = ' '.join(sorted({str(Path(name).parent) for name, _ in unique}))
         sys.stderr.write(
-            f'composer_memprof: not all was uploaded in time; send it with: composer-memprof push {folders}\n'
+            'composer_memprof: some files were not uploaded in time. '
+            f'Upload them with: composer-memprof push {folders}\n'
         )
 
 
-def _be_the_child() -> None:
+def push_from_stdin() -> None:
+    """The child process: push the manifests that are listed in JSON on stdin."""
     for manifest, storage_options in json.load(sys.stdin):
-        for pushed in push_manifest(Path(manifest), storage_options):
-            if pushed.error is not None:
-                sys.stderr.write(f'composer_memprof: {pushed.path} was not uploaded: {pushed.error}\n')
+        for result in push_manifest(Path(manifest), storage_options):
+            if result.error is not None:
+                sys.stderr.write(f'composer_memprof: {result.path} was not uploaded: {result.error}\n')
 
 
-# Composer's engine registers its own at every Trainer's start. Exit handlers run in reverse, so this one, registered
-# when the package is imported, comes after all callbacks have closed.
-atexit.register(_push_leftovers)
+# Exit handlers run in reverse order. Composer's engine registers its own when a Trainer starts, so this one, registered
+# at import, runs after all callbacks have closed.
+atexit.register(_push_pending)

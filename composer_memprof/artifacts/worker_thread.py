@@ -1,6 +1,7 @@
-"""A thread that runs what must not hold up training but only waits: on a disk, on a network.
+"""A thread for work that mostly waits, on a disk or a network, and must not delay training.
 
-What computes in Python would hold the interpreter against the training loop from a thread too: see ``child``.
+Work that computes in Python belongs in a forked child (see ``child``): on a thread it would compete with the training
+loop for the interpreter.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from composer_memprof.signals import uninterrupted
 
 @dataclass
 class Job:
-    """Work for a lane.
+    """Work for a worker thread.
 
     Args:
-        run (Callable): the work, which handles its own errors.
-        owner (object): who waits for it.
-        begin (Callable, optional): comes before it, on the thread that calls :meth:`WorkerThread.advance`.
+        run (Callable): the work; it handles its own errors.
+        owner (object): whose jobs :meth:`WorkerThread.wait` waits for.
+        prepare (Callable, optional): called before it, on the thread that calls :meth:`WorkerThread.prepare_next`.
     """
 
     run: Callable[[], None]
     owner: object
-    begin: Optional[Callable[[], object]] = None
+    prepare: Optional[Callable[[], object]] = None
 
 
 class WorkerThread:
-    """A thread that runs jobs in order. It lives while a holder needs it.
+    """A thread that runs jobs in order. It lives as long as it has users.
 
-    A job leaves the queue when it is done, so that the queue alone says what is still to be waited for: an exception
-    that a signal raises, at whatever line, can't leave a count behind that never comes to nought.
+    A job leaves the queue only when it is done, so that the queue alone says what is left. A separate counter could
+    stay wrong after an exception that a signal raises.
 
     Args:
         name (str): of the thread.
-        capacity (int): how many jobs have room, the one at work included.
+        capacity (int): how many jobs fit, the running one included.
     """
 
     def __init__(self, name: str, capacity: int) -> None:
@@ -48,34 +49,35 @@ class WorkerThread:
         self.capacity = capacity
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
-        self._holders = 0
+        self._users = 0
         self._thread: Optional[threading.Thread] = None
         self._pid = os.getpid()
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
+        """Add a user."""
         with self._changed:
-            if self._pid != os.getpid():  # a forked child has none of its parent's threads
+            if self._pid != os.getpid():  # in a forked child the parent's threads do not exist
                 self._jobs.clear()
-                self._holders, self._thread, self._pid = 0, None, os.getpid()
-            self._holders += 1
+                self._users, self._thread, self._pid = 0, None, os.getpid()
+            self._users += 1
 
     def release(self) -> None:
-        """Ends the thread with its last holder, once the queue is empty."""
+        """Remove a user. After the last one the thread ends, once the queue is empty."""
         with self._changed:
-            self._holders -= 1
+            self._users -= 1
             self._changed.notify_all()
-            thread = self._thread if self._holders == 0 and not self._jobs else None
+            thread = self._thread if self._users == 0 and not self._jobs else None
         if thread is not None:
             thread.join(timeout=1)
 
     def has_room(self, owner: Optional[object] = None) -> bool:
-        """Whether a further job may come, which the first of an ``owner`` always may."""
+        """True if another job fits. An ``owner`` without jobs may always add one."""
         if len(self._jobs) < self.capacity:
             return True
         return owner is not None and all(job.owner is not owner for job in list(self._jobs))
 
     def submit(self, job: Job) -> None:
-        """Queue ``job``. Without a thread, at interpreter exit or because none can be had, it runs at once."""
+        """Queue ``job``. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""
         with self._changed:
             self._jobs.append(job)
             has_thread = self._has_thread()
@@ -83,41 +85,42 @@ class WorkerThread:
         if not has_thread:
             self._run_here(job.owner)
 
-    def advance(self) -> None:
-        """Begin the next job, where it waits for that. Costs nothing to call when it does not."""
+    def prepare_next(self) -> None:
+        """Prepare the next job if it needs that. Otherwise the call is nearly free."""
         job = self._jobs[0] if self._jobs else None
-        if job is None or job.begin is None:
+        if job is None or job.prepare is None:
             return
         with uninterrupted():
-            begin = job.begin
+            prepare = job.prepare
             try:
-                begin()
+                prepare()
             finally:
                 with self._changed:
-                    job.begin = None
+                    job.prepare = None
                     self._changed.notify_all()
 
     def wait(self, owner: object, deadline: float) -> bool:
-        """Until no job of ``owner`` is left, or ``deadline`` on the monotonic clock. True: none is left."""
+        """Wait until ``owner`` has no job left, or until ``deadline`` on the monotonic clock. True: none is left."""
         while any(job.owner is owner for job in list(self._jobs)):
             if time.monotonic() >= deadline:
                 return False
-            self.advance()
+            self.prepare_next()
             with self._changed:
                 has_thread = self._has_thread()
                 if has_thread:
                     left = max(0.0, deadline - time.monotonic())
-                    self._changed.wait_for(self._waits_for_someone, min(left, 1.0))
+                    self._changed.wait_for(self._cannot_run, min(left, 1.0))
             if not has_thread:
                 self._run_here(owner)
         return True
 
-    def _waits_for_someone(self) -> bool:
-        return not self._jobs or self._jobs[0].begin is not None
+    def _cannot_run(self) -> bool:
+        """True if there is no job, or the next one is not prepared."""
+        return not self._jobs or self._jobs[0].prepare is not None
 
     def _run_here(self, owner: object) -> None:
         for job in [job for job in self._jobs if job.owner is owner]:
-            job.begin = None  # at the exit, or without threads, nothing is forked either
+            job.prepare = None  # it forks, which is not possible where no thread is either
             try:
                 job.run()
             finally:
@@ -139,8 +142,8 @@ class WorkerThread:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs or self._jobs[0].begin is not None:
-                    if self._holders == 0 and not self._jobs:
+                while self._cannot_run():
+                    if self._users == 0 and not self._jobs:
                         self._thread = None
                         return
                     self._changed.wait()
@@ -149,4 +152,4 @@ class WorkerThread:
             with self._changed:
                 self._jobs.popleft()
                 self._changed.notify_all()
-            del job  # it may hold much memory while the lane waits for the next one
+            del job  # its data may be large; do not keep it while waiting for the next job

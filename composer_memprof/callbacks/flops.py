@@ -3,127 +3,101 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any, Optional
 
 from composer.core import State
 from composer.loggers import Logger
 from composer.utils import dist
+from typing_extensions import Unpack
 
 from composer_memprof.analysis.flops.gpt_formula import GPTShape, find_shape
-from composer_memprof.analysis.flops.utilization import BatchShape, Peak, Window
-from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.analysis.flops.summary import DevicePeak
+from composer_memprof.analysis.flops.utilization import BatchShape, WindowFlops
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.device_peak import find_peak
-from composer_memprof.messages import warn
+from composer_memprof.messages import must_be, warn
 from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.stopwatch import Stopwatch
-from composer_memprof.report.text.flops import write_json, write_text
-from composer_memprof.schedule import ALWAYS, ScheduleInput
+from composer_memprof.report.text.files import write_json, write_text
+from composer_memprof.report.text.flops import FlopsReport, flops_text
+from composer_memprof.schedule.constant import ALWAYS
 
-_SUFFIX = '.flops.json'
 #: Shapes of batches that are counted, each once; batches of further shapes are left out.
 _MOST_SHAPES = 64
-_COMPILED = 'torch.compile hides what the model computes, so that nothing is counted; set compile_config=None to count'
+_COMPILED = 'torch.compile hides what the model computes, so nothing is counted; set compile_config=None to count'
 
 
+@takes_shared_parameters(
+    filename='rank{rank}.{batch}.flops.json',
+    docs={
+        'schedule': 'which batches are recorded. Default: always, one window as long as the run. A shape that an '
+        'earlier window has traced is timed at once.',
+        'compress': 'gzip the JSON. Default: ``False``.',
+    },
+)
 class Flops(ProfilingCallback):
     """Counts the FLOPs of a batch by tracing it, and logs the share of the device's peak that training reaches.
 
-    The first batch of each shape is traced, all its microbatches: torch's own formulas, with ours where it has none,
-    by module and operation, forward and backward; operators without a formula are named and counted. That batch is
-    slower, and all others are timed, from one end to the next, without evaluations. Model FLOPs (``batch_flops``,
-    ``mfu``) leave out what is computed twice, by checkpoints and by attention that keeps no scores; hardware FLOPs
-    (``hardware_flops``, ``hfu``) have it. A product's multiplication and addition count as two, causal attention in
-    full, element-wise operators not at all. Beside it stands the formula for GPT-style models, where the model's
-    attributes or config (``n_layers``, ``hidden_size``, …) give its shape.
+    The first batch of each shape is traced with all its microbatches: by torch's formulas, and ours where torch has
+    none, by module and operation, forward and backward. Operators without a formula are listed and counted. A traced
+    batch is slower; all others are timed, from the end of one to the end of the next, without evaluations. Model FLOPs
+    (``batch_flops``, ``mfu``) leave out what is computed twice, by checkpoints and by attention that keeps no scores;
+    hardware FLOPs (``hardware_flops``, ``hfu``) include it. Multiplication and addition count as two, causal attention
+    counts in full, element-wise operators not at all. For GPT-style models whose attributes or config
+    (``n_layers``, ``hidden_size``, …) give their shape, the figure of the usual formula is added.
 
-    Logged by each rank, as ``flops/…``: ``mfu, batch_flops, total_flops`` (what the device can do in a second),
+    Each rank logs as ``flops/…``: ``mfu, batch_flops, total_flops`` (what the device can do in a second),
     ``actual_batches_per_sec, max_batches_per_sec, batch_flops_from_formula, mfu_from_formula, tracked_operations,
-    untracked_operations`` (calls); by rank 0 also ``batch_flops_all_ranks_estimate``, its own times the world size.
-    Where several stages are counted, those of ``eval`` and ``predict`` as ``flops/eval/…``. Each window leaves
-    ``.json`` and the same in short as ``.txt``; an evaluation that is counted ends training's window, and training
-    goes on in another.
+    untracked_operations`` (calls); rank 0 also ``batch_flops_all_ranks_estimate``, its own count times the world size.
+    If several stages are recorded, those of ``eval`` and ``predict`` are logged as ``flops/eval/…``. Each window writes
+    ``.json`` and a short ``.txt``; an evaluation that is recorded ends the training window, and another one follows.
 
-    A model that ``torch.compile`` was used on, if only on a part, is timed, but not traced. Where functions are
-    compiled, a shape's first batch is left to the compiler and the second is traced.
+    A model under ``torch.compile``, even in part, is timed but not traced. If functions are compiled, the first batch
+    of a shape is left to the compiler and the second is traced.
 
     >>> from composer_memprof import Flops
     >>> callback = Flops(log_every_n_batches=10, stages=['train', 'eval'])
 
     Args:
-        log_every_n_batches (int): of a window; the traced batch and the first timed one are logged too.
+        log_every_n_batches (int): how often a window logs; the traced batch and the first timed one are logged too.
             Default: ``5``.
-        peak_flops (float, optional): FLOPs a second that one device can do. Default: from Composer's table of GPUs
+        peak_flops (float, optional): FLOPs per second that one device can do. Default: from Composer's table of GPUs
             for the run's precision; on a CPU the measured rate of matrix products.
-        folder (str): format string over run variables. Default: ``'{run_name}/memprof'``.
-        filename (str): format string. Default: ``'rank{rank}.{batch}.flops.json'``.
-        remote_file_name (str, optional): format string, with ``s3://`` or the like to that store, otherwise through
-            Composer's logger. A folder without ``{batch}``, else a prefix. Default: ``None``, uploads nothing.
-        overwrite (bool): replace files of the same name; otherwise they take ``.2``, … Default: ``False``.
-        schedule (Schedule | dict | Callable, optional): Default: always, one window as long as the run. A shape that
-            an earlier window has traced is timed at once.
-        storage_options (dict, optional): for the store, beside the environment and fsspec's config.
-        num_artifacts_to_keep (int): windows kept on this disk, once uploaded; -1 keeps all. Default: ``-1``.
-        ranks (Sequence[int], optional): which ranks record. Default: all.
-        stages (Sequence[str]): of ``train``, ``eval``, ``predict``. Default: ``('train',)``.
-        compress (bool): gzip the JSON. Default: ``False``.
-        close_timeout (float): seconds that the close waits for uploads. Default: ``20``.
+        <shared parameters>
 
     Raises:
         ValueError: for a parameter that is not allowed, here or when the Trainer is made.
     """
 
     kind = 'flops'
+    suffix = '.flops.json'
+    default_schedule = ALWAYS
 
     def __init__(
-        self,
-        log_every_n_batches: int = 5,
-        peak_flops: Optional[float] = None,
-        folder: str = '{run_name}/memprof',
-        filename: str = 'rank{rank}.{batch}.flops.json',
-        remote_file_name: Optional[str] = None,
-        overwrite: bool = False,
-        schedule: Optional[ScheduleInput] = None,
-        storage_options: Optional[Mapping[str, Any]] = None,
-        num_artifacts_to_keep: int = -1,
-        ranks: Ranks = None,
-        stages: Stages = ('train',),
-        compress: bool = False,
-        close_timeout: float = 20.0,
+        self, log_every_n_batches: int = 5, peak_flops: Optional[float] = None, **shared: Unpack[SharedParameters]
     ) -> None:
         if not isinstance(log_every_n_batches, int) or isinstance(log_every_n_batches, bool) or log_every_n_batches < 1:
-            raise ValueError(
-                f'log_every_n_batches={log_every_n_batches!r} is not allowed; it is a number of batches, from 1'
-            )
+            raise must_be('log_every_n_batches', 'a whole number from 1', log_every_n_batches)
         if peak_flops is not None and not _is_peak(peak_flops):
-            raise ValueError(f'peak_flops={peak_flops!r} is not allowed; it is FLOPs a second, above 0, as 312e12')
-        super().__init__(
-            when(schedule, ALWAYS, ranks, stages),
-            Output(
-                folder=folder,
-                naming=Naming(filename, remote_file_name, _SUFFIX if filename.endswith(_SUFFIX) else '.json'),
-                storage_options=storage_options,
-                overwrite=overwrite,
-                num_artifacts_to_keep=num_artifacts_to_keep,
-                compress=compress,
-                close_timeout=close_timeout,
-            ),
-        )
+            raise must_be('peak_flops', 'FLOPs per second above 0, as 312e12', peak_flops)
+        super().__init__(**shared)
         self.log_every_n_batches = log_every_n_batches
         self.peak_flops = peak_flops
         self._forget_model()
 
     def _forget_model(self) -> None:
-        self._peak: Optional[Peak] = None
+        self._peak: Optional[DevicePeak] = None
         self._model_shape: Optional[GPTShape] = None
         self._compiled = False
         self._shapes: dict[Hashable, BatchShape] = {}
         self._trained = 0
-        self._window: Optional[Window] = None
+        self._window: Optional[WindowFlops] = None
         self._recorder: Optional[FlopsRecorder] = None
         self._stopwatch = Stopwatch()
         self._shape: Optional[BatchShape] = None
@@ -139,18 +113,18 @@ class Flops(ProfilingCallback):
     def fit_start(self, state: State, logger: Logger) -> None:
         super().fit_start(state, logger)
         if 'train' in self._windows:
-            self._look_at(state)
+            self._inspect_model(state)
 
     def _start_pass(self, stage: str, state: State) -> None:
         self._stopwatch.pause()
-        if self._recording is not None and self._recording.stage != stage and stage in self.when.stages:
+        if self.is_recording and self._stage != stage and stage in self.when.stages:
             self._finish(state)
         super()._start_pass(stage, state)
         if stage in self._windows:
-            self._look_at(state)
+            self._inspect_model(state)
 
-    def _look_at(self, state: State) -> None:
-        """Outside of all batches: what the device can do, what the model is."""
+    def _inspect_model(self, state: State) -> None:
+        """Outside of batches: find the device's peak and the model's shape."""
         self._compiled = is_compiled(state.model)
         if self._peak is not None:
             return
@@ -159,26 +133,25 @@ class Flops(ProfilingCallback):
         name = type(self).__name__
         if self._peak.flops is None:
             warn(
-                f'{name} knows no peak of a {self._peak.device} at {state.precision.value}, so that it logs no mfu; '
-                'give peak_flops'
+                f'{name} has no peak for a {self._peak.device} at {state.precision.value} and logs no mfu; set '
+                'peak_flops'
             )
         if self._compiled:
-            warn(f'{name}: {_COMPILED}. Batches are timed all the same')
+            warn(f'{name}: {_COMPILED}. Batches are still timed')
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del stamp  # unused
         trained = sum(parameter.requires_grad for parameter in state.model.parameters())
-        if trained != self._trained:  # layers were frozen, or no longer are
+        if trained != self._trained:  # layers were frozen or unfrozen
             self._trained = trained
             self._shapes = {}
-        self._window = Window()
+        self._window = WindowFlops()
         self._stopwatch.pause()
 
     def _batch_begins(self, state: State) -> None:
-        assert self._recording is not None
-        stage, shapes = self._recording.stage, shapes_of(state.batch)
+        stage, shapes = self._stage, shapes_of(state.batch)
         if (stage, shapes) not in self._shapes and len(self._shapes) < _MOST_SHAPES:
             tokens = token_shape(state.batch)
             self._shapes[stage, shapes] = BatchShape(shapes, tokens, self._model_shape, training=stage == 'train')
@@ -200,28 +173,28 @@ class Flops(ProfilingCallback):
         del logger  # unused
         if self._recorder is None:
             return
-        if state.device_train_microbatch_size != self._microbatch_size:  # memory ran out, and it is tried once more
+        if state.device_train_microbatch_size != self._microbatch_size:  # memory ran out; Composer retries
             self._microbatch_size = state.device_train_microbatch_size
             self._recorder.restart()
         self._recorder.begin_batch()
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        # Composer runs forward and backward inside of the optimizer's step; its own part begins here.
         del state, logger  # unused
+        # Composer runs forward and backward inside optimizer.step(); the update itself begins here.
         if self._recorder is not None:
             self._recorder.begin_optimizer()
 
     def _batch_ended(self, state: State) -> None:
         window, shape = self._window, self._shape
-        assert window is not None and self._recording is not None and self._peak is not None
+        assert window is not None and self._peak is not None
         recorder, self._recorder = self._recorder, None
         if recorder is not None and shape is not None:
             shape.flops = recorder.stop()
             shape.traced_at = state.timestamp.batch.value
         window.add(shape, self._stopwatch.end(), traced=recorder is not None)
-        due = recorder is not None or window.whole.batches == 1 or window.batches % self.log_every_n_batches == 0
+        due = recorder is not None or window.all_timed.batches == 1 or window.batches % self.log_every_n_batches == 0
         if shape is not None and due:
-            self._log(window.metrics(shape, self._peak.flops), self._recording.stage)
+            self._log(window.metrics(shape, self._peak.flops), self._stage)
 
     def _log(self, metrics: dict[str, float], stage: str) -> None:
         if dist.get_global_rank() == 0 and 'batch_flops' in metrics:
@@ -233,27 +206,21 @@ class Flops(ProfilingCallback):
 
     def _stop(self, state: State, stamp: Stamp) -> None:
         window, peak = self._window, self._peak
-        self._cancel()  # where the training broke off inside of a batch
+        self._cancel()  # if the training failed inside a batch
         self._stopwatch.pause()
         assert window is not None and peak is not None
-        found = window.as_dict(peak)
-        rank, world_size = dist.get_global_rank(), dist.get_world_size()
-        estimated = rank == 0 and found['batch_flops'] is not None
-        data = {
-            'rank': rank,
-            'epoch': state.timestamp.epoch.value,
-            'batch': state.timestamp.batch.value,
-            'stage': stamp.mark.strip('.').rstrip('0123456789') or 'train',
-            'world_size': world_size,
-            **found,
-            'all_ranks_estimate': {'batch_flops': found['batch_flops'] * world_size} if estimated else None,
-            'notes': [_COMPILED] if self._compiled else [],
-        }
+        report = FlopsReport(
+            self._stage_head(state), dist.get_world_size(), window.summary(peak), [_COMPILED] if self._compiled else []
+        )
         suffix = self.output.naming.suffix
         self.store.save(
             [
-                Part(self.kind, suffix, lambda path: write_json(data, path), self.output.compress),
-                Part(f'{self.kind}.table', suffix.removesuffix('.json') + '.txt', lambda path: write_text(data, path)),
+                Part(self.kind, suffix, lambda path: write_json(report.as_dict(), path), self.output.compress),
+                Part(
+                    f'{self.kind}.table',
+                    suffix.removesuffix('.json') + '.txt',
+                    lambda path: write_text(flops_text(report), path),
+                ),
             ],
             stamp,
         )
@@ -268,7 +235,7 @@ class Flops(ProfilingCallback):
 def _shape_of(model: Any) -> Optional[GPTShape]:
     try:
         return find_shape(model)
-    except Exception:  # whatever someone's config does when it is read
+    except Exception:  # reading a config may run anything
         return None
 
 

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import torch
 from composer.core import Event, State
 from composer.loggers import Logger
+from typing_extensions import Unpack
 
-from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework import exclusive
-from composer_memprof.callbacks.framework.base import Output, Ranks, Stages, when
 from composer_memprof.callbacks.framework.functions import FUNCTIONS, STEPS, FunctionCallback
-from composer_memprof.callbacks.framework.without_trainer import PlainLoop
+from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.without_trainer import WithoutTrainer
 from composer_memprof.callbacks.parts.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
+from composer_memprof.messages import check_switches
 from composer_memprof.recorders.functions.marked import memprofilable
-from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, check_switches, hooks_of
-from composer_memprof.recorders.functions.selection import Functions, calls_of, collection
+from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, select_hooks
+from composer_memprof.recorders.functions.selection import Functions, select_calls, select_functions
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.report.text.module_memory import Layout
-from composer_memprof.schedule import ALWAYS, ScheduleInput
+from composer_memprof.schedule.constant import ALWAYS
 
 _LAYOUT = ('fsdp_mem_track_module_depth', 'fsdp_mem_tracker_units', 'fsdp_mem_tracker_tabulate')
 
 
-class MemProfiler(FunctionCallback, PlainLoop):
-    """Reads memory at the start and end of functions: of the batch, its phases, and what ``@memprofilable`` marks.
+@takes_shared_parameters(
+    folder=None,
+    filename='rank_{rank}_memory_stats.yaml',
+    docs={
+        'folder': "format string over run variables. Default: ``save_dir``, else ``'{run_name}/memprof'``.",
+        'schedule': 'windows in which all calls are read, each with files of its own; or '
+        '``{warmup_iters: 1, max_iter: 2}``. Default: one window, with ``warmup_iters`` and ``max_iter``.',
+        'compress': 'gzip the files. Default: ``False``.',
+    },
+)
+class MemProfiler(FunctionCallback, WithoutTrainer):
+    """Reads memory at the start and the end of functions: the batch, its phases, and what ``@memprofilable`` marks.
 
-    Host memory, ``torch.cuda.memory_stats()``, what autograd was given to keep, and on request the allocator's
-    history and memory by category and module, in one file a rank, keyed ``rank.function.iteration.start`` and
-    ``.end`` as finetuning-scheduler has it. The file is there from the first reading on, and survives a crash.
+    It reads host memory, ``torch.cuda.memory_stats()``, what autograd saves, and on request the allocator's history
+    and memory by category and module. One file a rank has the readings, with finetuning-scheduler's keys
+    ``rank.function.iteration.start`` and ``.end``. It exists from the first reading on and survives a crash.
 
     Functions are ``training_step`` (a batch), ``dataloader``, ``forward``, ``loss``, ``backward`` (once a microbatch),
-    ``optimizer_step``, ``validation_step``, ``predict_step``, and those marked, by name. ``npp_diff`` counts every save
-    of what is no parameter, as finetuning-scheduler does; ``saved_bytes_diff`` beside it counts each storage once.
+    ``optimizer_step``, ``validation_step``, ``predict_step``, and the marked ones, by name. ``npp_diff`` counts every
+    save of a tensor that is no parameter, as finetuning-scheduler does; ``saved_bytes_diff`` counts each storage once.
 
     >>> from composer_memprof import MemProfiler
     >>> callback = MemProfiler(collect_funcs={'default': ['training_step'], 'cpu': ['forward']}, max_iter=3)
@@ -45,40 +57,41 @@ class MemProfiler(FunctionCallback, PlainLoop):
     Args:
         enabled (bool): ``False`` does nothing at all. Default: ``True``.
         collect_funcs (Mapping | Sequence, optional): functions by kind, of ``default`` (every kind), ``cpu``, ``cuda``,
-            ``cuda_allocator_history``, ``fsdp``, ``saved_tensors``; or those of every kind. Default: the steps of
-            ``stages``, and all that is marked.
-        warmup_iters (int, optional): calls of each function that are not read. Default: ``1``, with a schedule ``0``.
-        max_iter (int, optional): the last call of each that is read. Default: the one after the warm-up; with a
-            schedule no end.
-        cuda_allocator_history (bool): keep it and save it at each start and end. Default: ``False``.
-        track_fsdp_mem (bool): memory by category and module, FSDP2 or not. Default: ``False``.
-        fsdp_mem_track_module_depth, fsdp_mem_tracker_tabulate, fsdp_mem_tracker_units, fsdp_mem_tracker_root_module: as
-            ``depth``, ``tabulate``, ``units`` and ``root_module`` of :class:`FSDPMemTracker`.
-        dump_memorystats_yaml, dump_memorystats_pickle, dump_memorystats_jsonl (bool): which files there are; the
-            pickle comes at the window's end. Default: the YAML alone.
-        enable_memory_hooks (bool): note memory around the forward. Default: ``True``.
-        enable_saved_tensors_hooks (bool): count what autograd keeps. Default: ``True``.
-        memory_hooks (Mapping, optional): the user's ``pre_forward_hooks``, ``post_forward_hooks`` and
+            ``cuda_allocator_history``, ``fsdp``, ``saved_tensors``; or functions of every kind. Default: the steps of
+            ``stages``, and all marked functions.
+        warmup_iters (int, optional): first calls of each function that are not read. Default: ``1``, with a schedule
+            ``0``.
+        max_iter (int, optional): the last call of each function that is read. Default: the one after the warm-up;
+            with a schedule no limit.
+        cuda_allocator_history (bool): record it, and save it at each start and end. Default: ``False``.
+        track_fsdp_mem (bool): memory by category and module, with or without FSDP2. Default: ``False``.
+        fsdp_mem_track_module_depth, fsdp_mem_tracker_tabulate, fsdp_mem_tracker_units, fsdp_mem_tracker_root_module:
+            as ``depth``, ``tabulate``, ``units`` and ``root_module`` of :class:`FSDPMemTracker`.
+        dump_memorystats_yaml, dump_memorystats_pickle, dump_memorystats_jsonl (bool): which files are written; the
+            pickle is written at the window's end. Default: the YAML alone.
+        enable_memory_hooks (bool): read memory around the model's forward. Default: ``True``.
+        enable_saved_tensors_hooks (bool): count what autograd saves. Default: ``True``.
+        memory_hooks (Mapping, optional): your ``pre_forward_hooks``, ``post_forward_hooks`` and
             ``reset_state_hooks``, as functions or dotted paths, for every module. Default: ours, on the model alone.
         saved_tensors_funcs (Sequence, optional): pack and unpack; see :class:`SavedTensorsHook`.
-        save_hook_attrs (Sequence[str], optional): attributes of the model that hooks set, to be read. Default: as
-            finetuning-scheduler's, ``rss_diff`` and the like.
-        retain_hooks_for_funcs (Sequence[str], optional): the hooks go once each of these is done. Default: all named.
+        save_hook_attrs (Sequence[str], optional): attributes of the model that hooks set and that are read. Default:
+            as in finetuning-scheduler, ``rss_diff`` and others.
+        retain_hooks_for_funcs (Sequence[str], optional): hooks are removed once each of these was read. Default: all
+            named functions.
         save_dir (str, optional): another name for ``folder``.
-        schedule (Schedule | dict | Callable, optional): windows in which all calls are read, each with files of its
-            own; or ``{warmup_iters: 1, max_iter: 2}``. Default: one window, and ``warmup_iters`` and ``max_iter``.
-        folder, filename, remote_file_name, overwrite, storage_options, num_artifacts_to_keep, ranks, stages, compress,
-            close_timeout: as for :class:`SavedTensorsHook`. Default ``filename``: ``'rank_{rank}_memory_stats.yaml'``.
+        <shared parameters>
 
     Attributes:
         memory_stats (dict): values by key, of all windows so far.
-        fsdp_memory_stats (dict): bytes by category and device at the peak, by (function, iteration).
+        fsdp_memory_stats (dict): bytes at the peak by category and device, for each (function, iteration).
 
     Raises:
         ValueError: for a parameter or a model that is not allowed, before the first batch.
     """
 
     kind = 'mem_profiler'
+    suffix = YAML
+    default_schedule = ALWAYS
     memprofilable = staticmethod(memprofilable)
 
     def __init__(
@@ -103,17 +116,7 @@ class MemProfiler(FunctionCallback, PlainLoop):
         save_hook_attrs: Optional[Sequence[str]] = None,
         retain_hooks_for_funcs: Optional[Functions] = None,
         save_dir: Optional[str] = None,
-        folder: Optional[str] = None,
-        filename: str = 'rank_{rank}_memory_stats.yaml',
-        remote_file_name: Optional[str] = None,
-        overwrite: bool = False,
-        schedule: Optional[ScheduleInput] = None,
-        storage_options: Optional[Mapping[str, Any]] = None,
-        num_artifacts_to_keep: int = -1,
-        ranks: Ranks = None,
-        stages: Stages = ('train',),
-        compress: bool = False,
-        close_timeout: float = 20.0,
+        **shared: Unpack[SharedParameters],
     ) -> None:
         check_switches(
             enabled=enabled,
@@ -125,15 +128,17 @@ class MemProfiler(FunctionCallback, PlainLoop):
             enable_memory_hooks=enable_memory_hooks,
             enable_saved_tensors_hooks=enable_saved_tensors_hooks,
         )
+        folder = shared['folder']
         if save_dir == '' or (folder is not None and save_dir not in (None, folder)):
             raise ValueError(f'save_dir={save_dir!r} with folder={folder!r} is not allowed; give one of them')
-        schedule, warmup, last = calls_of(schedule, warmup_iters, max_iter)
-        moments = when(schedule, ALWAYS, ranks, stages)
-        steps = [step for stage, step in STEPS.items() if stage in moments.stages]
-        hooks, attributes = hooks_of(memory_hooks, save_hook_attrs, enable_memory_hooks)
+        shared['folder'] = folder or save_dir or '{run_name}/memprof'
+        shared['schedule'], warmup, last = select_calls(shared['schedule'], warmup_iters, max_iter)
+        hooks, attributes = select_hooks(memory_hooks, save_hook_attrs, enable_memory_hooks)
+        super().__init__(suffix=self.suffix, **shared)
+        steps = [step for stage, step in STEPS.items() if stage in self.when.stages]
         self.enabled = enabled
         self._plan = FunctionPlan(
-            collection(collect_funcs, retain_hooks_for_funcs, steps, warmup, last),
+            select_functions(collect_funcs, retain_hooks_for_funcs, steps, warmup, last),
             saved_tensors=enable_saved_tensors_hooks,
             pack_functions=resolve_functions(saved_tensors_funcs),
             hooks=hooks,
@@ -149,23 +154,13 @@ class MemProfiler(FunctionCallback, PlainLoop):
             PICKLE: dump_memorystats_pickle,
         }
         layout = Layout(fsdp_mem_track_module_depth, fsdp_mem_tracker_units, fsdp_mem_tracker_tabulate, _LAYOUT)
-        self._stats = MemoryStats(self.kind, [name for name, wanted in formats.items() if wanted], compress, layout)
+        self._stats = MemoryStats(
+            self.kind, [name for name, wanted in formats.items() if wanted], self.output.compress, layout
+        )
         self.memory_stats = self._stats.readings
         self.fsdp_memory_stats = self._stats.peaks
         if cuda_allocator_history and torch.cuda.is_available():
             self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
-        super().__init__(
-            moments,
-            Output(
-                folder=folder or save_dir or '{run_name}/memprof',
-                naming=Naming(filename, remote_file_name, YAML),
-                storage_options=storage_options,
-                overwrite=overwrite,
-                num_artifacts_to_keep=num_artifacts_to_keep,
-                compress=compress,
-                close_timeout=close_timeout,
-            ),
-        )
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if self.enabled:

@@ -7,52 +7,71 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import torch
 from composer.core import State, Time
 from composer.loggers import Logger
 from composer.utils import dist
+from typing_extensions import Unpack
 
 from composer_memprof.analysis.memory.summary import write_summary
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.child import ReadAtFork
-from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
-from composer_memprof.callbacks.framework.base import Output, Ranks, Stages, when
+from composer_memprof.callbacks.framework.base import Life
+from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.parts.snapshot_recording import Make, SnapshotRecording
-from composer_memprof.messages import warn
+from composer_memprof.messages import check_one_of, check_switches, must_be, warn
 from composer_memprof.recorders.allocations import cpu_allocations
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.recorders.allocations.notes import Failure, OutOfMemory
 from composer_memprof.recorders.allocations.out_of_memory import (
-    describe,
-    facts_of,
+    add_observer,
+    describe_error,
     is_out_of_memory,
-    leave,
-    listen,
+    parse_out_of_memory,
     pending_error,
+    remove_observer,
 )
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import Schedule, window
 from composer_memprof.signals import uninterrupted
 
-#: Out of memory may come again and again, where the training tries smaller microbatches.
+#: How many out-of-memory errors of a run are saved: training may retry with smaller microbatches again and again.
 _MOST_OOMS = 3
-#: On a CPU, how long it stands by before it lets go of what it has, in seconds; a batch at least.
-_STAND_BY_S = 0.5
+#: On a CPU, seconds after which the standby recording starts anew, at the next batch: a profiler's session grows.
+_STANDBY_S = 0.5
 
 
+@takes_shared_parameters(
+    folder='{run_name}/torch_traces',
+    filename='rank{rank}.{batch}.memory_snapshot',
+    remote_file_name='{run_name}/torch_memory_traces',
+    docs={
+        'filename': "format string, a prefix. Default: ``'rank{rank}.{batch}.memory_snapshot'``.",
+        'schedule': 'in place of ``skip_batches`` and ``interval``. Default: ``window(interval, skip=skip_batches)``, '
+        'one window over batches 1 to 3.',
+        'compress': 'gzip the pickle. Default: ``False``.',
+    },
+    order=(
+        # Composer's parameters, in its order
+        *('skip_batches', 'interval', 'max_entries', 'folder', 'filename', 'remote_file_name', 'overwrite'),
+        *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
+        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception'),
+    ),
+)
 class MemorySnapshot(PhasedCallback):
     """Records every allocation of a window, with its stack, as a snapshot that torch's viewer reads.
 
-    Takes the place of :class:`composer.callbacks.MemorySnapshot`: the same parameters, in any number of windows. On
-    a GPU it records the allocator's history; on a CPU the profiler's allocation events, in the same form, without
-    what was allocated before the window. Each window leaves
-    ``.pickle``, a page ``.html`` and ``.summary.json``.
+    Replaces :class:`composer.callbacks.MemorySnapshot`: the same parameters, with any number of windows. On a GPU it
+    records the allocator's history. On a CPU it records the profiler's allocation events, in the same format, without
+    memory allocated before the window. Each window writes ``.pickle``, a page ``.html`` and ``.summary.json``.
 
     >>> from composer_memprof import MemorySnapshot
     >>> callback = MemorySnapshot(schedule={'skip': '10ba', 'active': '2ba', 'every': '1000ba'})
@@ -61,27 +80,14 @@ class MemorySnapshot(PhasedCallback):
         skip_batches (int): batches before the window, counted from where the run starts. Default: ``1``.
         interval (int | str | Time): length of the window. Default: ``'3ba'``.
         max_entries (int): events to keep on a GPU; beyond it the oldest are dropped. Default: ``100000``.
-        folder (str): format string over run variables. Default: ``'{run_name}/torch_traces'``.
-        filename (str): format string, a prefix. Default: ``'rank{rank}.{batch}.memory_snapshot'``.
-        remote_file_name (str, optional): format string, with ``s3://`` or the like to that store, otherwise through
-            Composer's logger. A folder without ``{batch}``, else a prefix. None uploads nothing.
-            Default: ``'{run_name}/torch_memory_traces'``.
-        overwrite (bool): replace files of the same name; otherwise they take ``.2``, … Default: ``False``.
-        schedule (Schedule | dict | Callable, optional): in place of ``skip_batches`` and ``interval``. Default:
-            ``window(interval, skip=skip_batches)``, one window over batches 1 to 3.
-        storage_options (dict, optional): for the store, beside the environment and fsspec's config.
-        num_artifacts_to_keep (int): windows kept on this disk, once uploaded; -1 keeps all. Default: ``-1``.
-        ranks (Sequence[int], optional): which ranks record. Default: all.
-        stages (Sequence[str]): of ``train``, ``eval``, ``predict``. Default: ``('train',)``.
-        compress (bool): gzip the pickle. Default: ``False``.
-        stacks (str): on a GPU, ``'python'``, or ``'all'`` with C++ frames, which is slow to take. Default: ``'python'``.
-        context (str): on a GPU, which events carry stacks: ``'all'``, ``'alloc'``, ``'state'``. Default: ``'all'``.
-        close_timeout (float): seconds that the close waits for uploads. Default: ``20``.
-        on_oom (bool): record outside of windows too, and save what there is when memory runs out, as ``….oom.pickle``;
-            on a GPU before anything is freed. Takes the place of :class:`composer.callbacks.OOMObserver`. On a CPU
-            each batch is recorded for it by torch's profiler, with stacks, which slows training down. Default: ``False``.
-        on_exception (bool): likewise, for any exception or signal that ends ``fit``, as ``….exception.pickle``. An
+        stacks (str): on a GPU, ``'python'``, or ``'all'`` for C++ frames too, which is slow. Default: ``'python'``.
+        context (str): on a GPU, which events have stacks: ``'all'``, ``'alloc'``, ``'state'``. Default: ``'all'``.
+        on_oom (bool): record outside of windows too, and save a snapshot when memory runs out, as ``….oom.pickle``; on
+            a GPU before anything is freed. Replaces :class:`composer.callbacks.OOMObserver`. On a CPU torch's profiler
+            then records every batch with stacks, which slows training down. Default: ``False``.
+        on_exception (bool): the same for any exception or signal that ends ``fit``, as ``….exception.pickle``. An
             open window is saved in any case. Default: ``False``.
+        <shared parameters>
 
     Raises:
         ValueError: for a parameter that is not allowed, here or when the Trainer is made.
@@ -89,91 +95,62 @@ class MemorySnapshot(PhasedCallback):
 
     kind = 'memory_snapshot'
 
+    suffix = '.pickle'
+
     def __init__(
         self,
         skip_batches: int = 1,
         interval: Union[int, str, Time] = '3ba',
         max_entries: int = 100000,
-        folder: str = '{run_name}/torch_traces',
-        filename: str = 'rank{rank}.{batch}.memory_snapshot',
-        remote_file_name: Optional[str] = '{run_name}/torch_memory_traces',
-        overwrite: bool = False,
-        schedule: Optional[ScheduleInput] = None,
-        storage_options: Optional[Mapping[str, Any]] = None,
-        num_artifacts_to_keep: int = -1,
-        ranks: Ranks = None,
-        stages: Stages = ('train',),
-        compress: bool = False,
         stacks: Stacks = 'python',
         context: Context = 'all',
-        close_timeout: float = 20.0,
         on_oom: bool = False,
         on_exception: bool = False,
+        **shared: Unpack[SharedParameters],
     ) -> None:
         given = {'skip_batches': (skip_batches, 1), 'interval': (interval, '3ba')}
-        told = [f'{name}={value!r}' for name, (value, default) in given.items() if str(value) != str(default)]
-        if schedule is not None and told:
-            raise ValueError(f'schedule and {", ".join(told)} both say when; give one of them')
-        for name, value, allowed in (
-            ('stacks', stacks, ('python', 'all')),
-            ('context', context, ('all', 'alloc', 'state')),
-        ):
-            if value not in allowed:
-                raise ValueError(f'{name}={value!r} is unknown; allowed are {", ".join(allowed)}')
-        for name, switch in (('on_oom', on_oom), ('on_exception', on_exception)):
-            if not isinstance(switch, bool):
-                raise ValueError(f'{name}={switch!r} is not allowed; it is true or false')
+        changed = [f'{name}={value!r}' for name, (value, default) in given.items() if str(value) != str(default)]
+        if shared['schedule'] is not None and changed:
+            raise ValueError(f'schedule and {", ".join(changed)} both say when to record; give one of them')
+        check_one_of('stacks', stacks, ('python', 'all'))
+        check_one_of('context', context, ('all', 'alloc', 'state'))
+        check_switches(on_oom=on_oom, on_exception=on_exception)
         if not isinstance(max_entries, int) or max_entries < 1:
-            raise ValueError(f'max_entries={max_entries!r} is not allowed; it must be a whole number above 0')
-        default = _window(skip_batches, interval)
-        super().__init__(
-            when(schedule, default, ranks, stages),
-            Output(
-                folder=folder,
-                naming=Naming(filename, remote_file_name, '.pickle'),
-                storage_options=storage_options,
-                overwrite=overwrite,
-                num_artifacts_to_keep=num_artifacts_to_keep,
-                compress=compress,
-                close_timeout=close_timeout,
-            ),
-        )
+            raise must_be('max_entries', 'a whole number from 1', max_entries)
+        default_schedule = _window(skip_batches, interval)
+        super().__init__(suffix=self.suffix, default_schedule=default_schedule, **shared)
         self._on_oom = on_oom
         self._on_exception = on_exception
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
-        self._stood_by = 0.0
-        self._may_stand_by = False
-        #: What ended the fit, where it did not come to its end.
-        self._of_broken_fit: Optional[dict[str, Any]] = None
+        self._standby_since = 0.0
+        #: Whether it records outside of windows too, on this rank. Settled at INIT.
+        self.uses_standby = False
+        #: What ended the last fit, if it failed.
+        self._failure: Optional[Failure] = None
 
     def _check(self, state: State) -> None:
-        self._ooms, self._of_broken_fit = 0, None
+        self._ooms, self._failure = 0, None
         self.kineto = None
         arguments = cpu_allocations.PROFILE_ARGUMENTS
         if state.device.name == 'gpu' and torch.cuda.is_available():
             self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
             self._window = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=True)
-            self._stand_by = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
+            self._standby = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
         else:
             self.resources = frozenset({exclusive.KINETO, exclusive.PYTHON_STACKS})
-            self.kineto = exclusive.kineto_for(self, state, arguments)
+            self.kineto = exclusive.kineto_for(self, self.earlier_callbacks(state), arguments)
             self._window = SnapshotRecording(self.kineto, follows_modules=True)
-            self._stand_by = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
-        self._refuse_second_stand_by(state)
-        self._may_stand_by = self.stands_by
+            self._standby = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
+        self.uses_standby = (self._on_oom or self._on_exception) and self.may_run_on(dist.get_global_rank())
+        self._refuse_second_standby(state)
 
-    @property
-    def stands_by(self) -> bool:
-        """Whether it records outside of windows too, on this rank."""
-        return (self._on_oom or self._on_exception) and self.may_run_on(dist.get_global_rank())
-
-    def _refuse_second_stand_by(self, state: State) -> None:
-        for other in state.callbacks[: state.callbacks.index(self)] if self in state.callbacks else ():
-            if self.stands_by and isinstance(other, MemorySnapshot) and other.stands_by:
+    def _refuse_second_standby(self, state: State) -> None:
+        for other in self.earlier_callbacks(state):
+            if self.uses_standby and isinstance(other, MemorySnapshot) and other.uses_standby:
                 raise ValueError(
                     f'on_oom={self._on_oom}, on_exception={self._on_exception}: another MemorySnapshot of this Trainer '
-                    'has one of them set too; set both on one of the two'
+                    'has one of them too; set both on one callback'
                 )
 
     # -- windows ------------------------------------------------------------------------------------------------
@@ -194,18 +171,18 @@ class MemorySnapshot(PhasedCallback):
         self._window.cancel()
 
     def _phase_begins(self, phase: str, state: State) -> None:
-        recording = self._window if self._window.active else self._stand_by
+        recording = self._window if self._window.active else self._standby
         if recording.active:
             recording.mark(phase, state)
 
     def _end(self, recording: SnapshotRecording, state: State, stamp: Stamp, failure: str = '') -> None:
         try:
-            self._save(recording.end(state, self._of_broken_fit), stamp, failure)
+            self._save(recording.end(state, self._failure), stamp, failure)
         finally:
-            recording.let_go()
+            recording.release()
 
     def _save(self, make: Make, stamp: Stamp, failure: str = '') -> None:
-        """Write the snapshot's files. ``failure``: what it was taken for, of which a word is said."""
+        """Write the snapshot's files. ``failure``: why it was taken; a warning then names the files."""
         take = functools.cache(make)
         read = functools.cache(lambda: read_snapshot(take()))
         title = f'{stamp.run_name}, rank {dist.get_global_rank()}, batch {stamp.timestamp.batch.value}'
@@ -216,102 +193,103 @@ class MemorySnapshot(PhasedCallback):
                 Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
             ],
             stamp,
-            then=functools.partial(self._tell, failure, stamp) if failure else None,
-            # To put the allocator's history into Python takes long, and the training would wait for it.
+            on_saved=functools.partial(self._announce, failure, stamp) if failure else None,
+            # Converting the allocator's history to Python objects takes long; training would wait for it here.
             read_at_fork=ReadAtFork(take, AllocatorHistory.settle) if self.kineto is None else None,
         )
 
-    def _tell(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
-        """Where to look, for whoever reads the end of a log."""
+    def _announce(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
+        """Name the files at the end of the log."""
         if self.kind in paths:
             page = f'; or open {paths[f"{self.kind}.page"]}' if f'{self.kind}.page' in paths else ''
             warn(f'{failure} in batch {stamp.timestamp.batch.value}: composer-memprof inspect {paths[self.kind]}{page}')
 
-    # -- standing by: recording outside of windows, for the case that the training breaks off --------------------
+    # -- standby: recording outside of windows, in case the training fails --------------------------------------------
 
     def fit_start(self, state: State, logger: Logger) -> None:
         super().fit_start(state, logger)
-        self._of_broken_fit = None
+        self._failure = None
         if self._on_oom and self.kineto is None:
-            listen(self._out_of_memory)
+            add_observer(self._out_of_memory)
 
     def _before_batch(self, stage: str, state: State) -> None:
-        if not self._may_stand_by:
+        if not self.uses_standby:
             super()._before_batch(stage, state)
             return
         with uninterrupted():
-            self._swap_stand_by(stage, state)
+            self._restart_standby(stage, state)
 
-    def _swap_stand_by(self, stage: str, state: State) -> None:
-        """A profiler's session grows without bound: it is begun anew, between two batches."""
-        if self.kineto is not None and self._stand_by.active and time.monotonic() - self._stood_by > _STAND_BY_S:
-            self.stand_down()
+    def _restart_standby(self, stage: str, state: State) -> None:
+        """Between two batches: a profiler's session grows without bound, so a new one replaces it."""
+        if self.kineto is not None and self._standby.active and time.monotonic() - self._standby_since > _STANDBY_S:
+            self.yield_resources()
         super()._before_batch(stage, state)
-        if (
-            self._fitting
-            and not (self._stand_by.active or self._stepped_aside)
-            and exclusive.claim_idle(self, self._stand_by, state)
-        ):
-            self._stood_by = time.monotonic()
-            self._stand_by.begin(state)
+        wanted = self._fitting and not self._standby.active and self._life is not Life.DISABLED
+        if wanted and exclusive.claim_if_free(self, self._standby, state):
+            self._standby_since = time.monotonic()
+            self._standby.begin(state)
 
     def _after_batch(self, stage: str, state: State) -> None:
         super()._after_batch(stage, state)
-        if self._stand_by.active and self._must_yield(state):
-            self.stand_down()
+        if self._standby.active and self._must_yield(state):
+            self.yield_resources()
 
-    def stand_down(self) -> bool:
-        if not self._stand_by.active:
+    def yield_resources(self) -> bool:
+        if not self._standby.active:
             return False
         try:
-            self._stand_by.cancel()
+            self._standby.cancel()
         finally:
-            exclusive.release(self._stand_by)
+            exclusive.release(self._standby)
         return True
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        self.stand_down()
-        leave(self._out_of_memory)
+        self.yield_resources()
+        remove_observer(self._out_of_memory)
         super().fit_end(state, logger)
 
-    def _broke_off(self, state: State) -> None:
-        leave(self._out_of_memory)
-        error = pending_error()  # no longer than here: its frames hold what the failed batch held
+    def _fit_failed(self, state: State) -> None:
+        remove_observer(self._out_of_memory)
+        error = pending_error()  # not kept: its frames hold the tensors of the failed batch
         oom = is_out_of_memory(error)
-        self._of_broken_fit = {'error': describe(error)}
-        if error is not None and oom:
-            self._of_broken_fit['oom'] = facts_of(error)
-        wanted = not self._ooms if oom else self._on_exception  # the first snapshot of running out tells most
-        if not self._stand_by.active or not wanted:
-            self.stand_down()  # an open window is saved as it is
+        shortage = parse_out_of_memory(error) if error is not None and oom else None
+        self._failure = Failure(describe_error(error), shortage)
+        wanted = not self._ooms if oom else self._on_exception  # the first out-of-memory snapshot tells most
+        if not self._standby.active or not wanted:
+            self.yield_resources()  # an open window is saved as it is
             return
-        stamp = replace(self._stamp('train', state), mark='.oom' if oom else '.exception')
+        stamp = replace(self._windows.stamp('train', state), mark='.oom' if oom else '.exception')
         try:
             with uninterrupted():
-                failure = 'out of memory' if oom else 'the training broke off'
-                self._end(self._stand_by, state, stamp, failure)
+                failure = 'out of memory' if oom else 'training failed'
+                self._end(self._standby, state, stamp, failure)
         finally:
-            exclusive.release(self._stand_by)
+            exclusive.release(self._standby)
 
     def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
-        """On the thread whose allocation fails, while all that filled the memory is still there."""
+        """Runs on the thread whose allocation fails, before anything is freed."""
         state = self._state() if self._state is not None else None
-        recording = self._stand_by if self._stand_by.active else self._window
+        recording = self._standby if self._standby.active else self._window
         if state is None or self._ooms >= _MOST_OOMS or not recording.active:
             return
         self._ooms += 1
         try:
-            oom = {'device': device, 'requested': requested, 'total': total, 'free': free}
-            oom['allocated'] = torch.cuda.memory_allocated(device)
-            oom['reserved'] = torch.cuda.memory_reserved(device)
+            oom = OutOfMemory(
+                device=device,
+                requested=requested,
+                allocated=torch.cuda.memory_allocated(device),
+                reserved=torch.cuda.memory_reserved(device),
+                free=free,
+                total=total,
+            )
             with uninterrupted():
-                stamp = replace(self._stamp('train', state), mark='.oom')
-                self._save(recording.take(state, {'oom': oom}), stamp, 'out of memory')
-        except Exception as error:  # it would take the place of the out-of-memory error
-            self._step_aside(error)
+                stamp = replace(self._windows.stamp('train', state), mark='.oom')
+                self._save(recording.take(state, Failure(oom=oom)), stamp, 'out of memory')
+        except Exception as error:  # it would replace the out-of-memory error
+            self._disable(error)
 
 
-def _window(skip_batches: int, interval: Union[int, str, Time]) -> Any:
+def _window(skip_batches: int, interval: Union[int, str, Time]) -> Schedule:
     try:
         return window(interval, skip=skip_batches)
     except ValueError as error:

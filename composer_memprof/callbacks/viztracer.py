@@ -13,29 +13,40 @@ from typing import Any, Optional
 from composer.core import State
 from composer.utils import dist
 
+from composer_memprof.artifacts.compression import strip_suffix
 from composer_memprof.artifacts.files import link
-from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
-from composer_memprof.callbacks.framework.base import Output, ProfilingCallback, Ranks, Stages, when
+from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
-from composer_memprof.recorders.python_calls.traced_children import NAME
+from composer_memprof.callbacks.framework.options import split_shared, takes_shared_parameters
+from composer_memprof.messages import check_switches
+from composer_memprof.recorders.python_calls.traced_children import TRACE_NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
 from composer_memprof.report.html.calls.call_timeline import write_call_timeline
-from composer_memprof.schedule import ScheduleInput, window
+from composer_memprof.schedule import window
 
 _SUFFIXES = ('.viztracer.json', '.viztracer.cvf', '.json', '.cvf')
-#: Between the default windows of the other callbacks that follow Python calls: the tenth batch.
-_DEFAULT_SCHEDULE = window('1ba', skip='9ba')
 
 
+@takes_shared_parameters(
+    filename='rank{rank}.{batch}.viztracer.json',
+    docs={
+        'filename': "format string. Ends in ``.json`` or ``.json.gz``, or in ``.cvf`` for VizTracer's own compressed "
+        "form, which ``viztracer --decompress`` reads. Default: ``'rank{rank}.{batch}.viztracer.json'``.",
+        'schedule': "which batches are recorded. Default: ``window('1ba', skip='9ba')``, the tenth batch, between the "
+        'default windows of the other callbacks that follow Python calls.',
+        'compress': 'gzip the JSON; ``vizviewer`` and Perfetto read it all the same. Default: ``False``.',
+    },
+)
 class VizTracer(ProfilingCallback):
     """Records every Python call of a window, when and for how long, by VizTracer.
 
-    Each window leaves VizTracer's JSON, for ``vizviewer``, Perfetto (ui.perfetto.dev) or chrome://tracing, and a page
+    Each window writes VizTracer's JSON, for ``vizviewer``, Perfetto (ui.perfetto.dev) or chrome://tracing, and a page
     with the longest calls over time and every function's own time, which needs no installation and loads nothing from
-    elsewhere (VizTracer's own HTML loads scripts from the internet). Both are made in a process of their own. Records
-    no window in which another tool follows Python calls: Memray, ``with_stack``, a profiler of yours.
+    elsewhere (VizTracer's own HTML loads scripts from the internet). Both are made in a child process. Skips windows
+    in which another tool follows Python calls: Memray, ``with_stack``, a profiler of yours.
 
     >>> from composer_memprof import VizTracer
     >>> callback = VizTracer(ignore_c_function=True, schedule={'skip': '10ba', 'active': '2ba', 'every': '1000ba'})
@@ -43,31 +54,21 @@ class VizTracer(ProfilingCallback):
     Args:
         tracer_entries (int): calls to keep; beyond it the oldest are dropped. Default: ``1000000``.
         ignore_c_function (bool): leave out functions that are not written in Python. Default: ``False``.
-        patch (bool): trace processes too that are started in the window, by ``subprocess`` or ``multiprocessing``
-            (DataLoader workers), until they end; each leaves a JSON of its own, which ``viztracer --combine`` joins.
-            Default: ``False``.
-        page (bool): the page. Default: ``True``.
-        folder (str): format string over run variables. Default: ``'{run_name}/memprof'``.
-        filename (str): format string. Ends in ``.json`` or ``.json.gz``, or in ``.cvf`` for VizTracer's own compressed form, which
-            ``viztracer --decompress`` reads. Default: ``'rank{rank}.{batch}.viztracer.json'``.
-        remote_file_name (str, optional): format string, with ``s3://`` or the like to that store, otherwise through
-            Composer's logger. A folder without ``{batch}``, else a prefix. Default: ``None``, uploads nothing.
-        overwrite (bool): replace files of the same name; otherwise they take ``.2``, … Default: ``False``.
-        schedule (Schedule | dict | Callable, optional): Default: ``window('1ba', skip='9ba')``, the tenth batch.
-        storage_options (dict, optional): for the store, beside the environment and fsspec's config.
-        num_artifacts_to_keep (int): windows kept on this disk, once uploaded; -1 keeps all. Default: ``-1``.
-        ranks (Sequence[int], optional): which ranks record. Default: all.
-        stages (Sequence[str]): of ``train``, ``eval``, ``predict``. Default: ``('train',)``.
-        compress (bool): gzip the JSON, which ``vizviewer`` and Perfetto read all the same. Default: ``False``.
-        close_timeout (float): seconds that the close waits for uploads. Default: ``20``.
+        patch (bool): also trace processes started in the window by ``subprocess`` or ``multiprocessing`` (DataLoader
+            workers), until they end; each writes a JSON of its own, which ``viztracer --combine`` joins. Default:
+            ``False``.
+        page (bool): write the page. Default: ``True``.
+        <shared parameters>
         tracer_options: any further option of :class:`viztracer.VizTracer`, such as ``max_stack_depth``,
-            ``include_files``, ``log_func_args``, ``min_duration``; ``log_torch`` takes torch's profiler too.
+            ``include_files``, ``log_func_args``, ``min_duration``; ``log_torch`` uses torch's profiler too.
 
     Raises:
-        ValueError: for a parameter that is not allowed, here or when the Trainer is made; where viztracer is missing.
+        ValueError: for a parameter that is not allowed, here or when the Trainer is made; if viztracer is not installed.
     """
 
     kind = 'viztracer'
+    default_schedule = window('1ba', skip='9ba')
+    resources = frozenset({exclusive.PYTHON_STACKS})
 
     def __init__(
         self,
@@ -75,51 +76,28 @@ class VizTracer(ProfilingCallback):
         ignore_c_function: bool = False,
         patch: bool = False,
         page: bool = True,
-        folder: str = '{run_name}/memprof',
-        filename: str = 'rank{rank}.{batch}.viztracer.json',
-        remote_file_name: Optional[str] = None,
-        overwrite: bool = False,
-        schedule: Optional[ScheduleInput] = None,
-        storage_options: Optional[Mapping[str, Any]] = None,
-        num_artifacts_to_keep: int = -1,
-        ranks: Ranks = None,
-        stages: Stages = ('train',),
-        compress: bool = False,
-        close_timeout: float = 20.0,
         **tracer_options: Any,
     ) -> None:
+        shared, tracer_options = split_shared(tracer_options)
         self._options = check_tracer_options(
             {'tracer_entries': tracer_entries, 'ignore_c_function': ignore_c_function, **tracer_options}
         )
-        for name, value in (('patch', patch), ('page', page)):
-            if not isinstance(value, bool):
-                raise ValueError(f'{name}={value!r} is not allowed; it is true or false')
-        plain = str(filename).removesuffix('.gz')
+        check_switches(patch=patch, page=page)
+        filename = shared['filename']
+        plain = strip_suffix(str(filename))
         suffix = next((suffix for suffix in _SUFFIXES if plain.endswith(suffix)), '.json')
-        compress = compress or plain != str(filename)
+        shared['compress'] = shared['compress'] or plain != str(filename)
         self._own_form = suffix.endswith('.cvf')
-        if self._own_form and compress is True:
+        if self._own_form and shared['compress'] is True:
             raise ValueError(f'compress=True and filename={filename!r}: .cvf is compressed; give one of them')
         self._patch = patch
         self._page = page
-        super().__init__(
-            when(schedule, _DEFAULT_SCHEDULE, ranks, stages),
-            Output(
-                folder=folder,
-                naming=Naming(filename, remote_file_name, suffix),
-                storage_options=storage_options,
-                overwrite=overwrite,
-                num_artifacts_to_keep=num_artifacts_to_keep,
-                compress=compress,
-                close_timeout=close_timeout,
-            ),
-        )
-        self.resources = frozenset(
-            {exclusive.PYTHON_STACKS, *([exclusive.KINETO] if self._options.get('log_torch') else [])}
-        )
+        super().__init__(suffix=suffix, **shared)
+        if self._options.get('log_torch'):
+            self.resources |= {exclusive.KINETO}
         self._recorder: Optional[VizTracerRecorder] = None
         self._children: Optional[Path] = None
-        self._late: list[tuple[Path, Stamp]] = []
+        self._children_of_windows: list[tuple[Path, Stamp]] = []
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del state, stamp  # unused
@@ -152,19 +130,19 @@ class VizTracer(ProfilingCallback):
             )
         self.store.save(parts, stamp)
         if folder is not None:
-            self._late.append((folder, stamp))
+            self._children_of_windows.append((folder, stamp))
 
     @property
     def _stem(self) -> str:
         return self.output.naming.suffix.rpartition('.')[0]
 
-    def _closing(self) -> None:
-        """The traces of processes, which they write as they end, are taken once the training is over."""
-        late, self._late = self._late, []
-        for folder, stamp in late:
-            files = [file for file in child_files(folder, NAME + r'_(\d+)\.json') if file.path.stat().st_size]
+    def _before_close(self) -> None:
+        """Child processes write their traces when they end: save them once training is over."""
+        folders, self._children_of_windows = self._children_of_windows, []
+        for folder, stamp in folders:
+            files = [file for file in child_files(folder, TRACE_NAME + r'_(\d+)\.json') if file.path.stat().st_size]
             if files:
-                self.store.save(list(map(self._child_part, files)), stamp, then=functools.partial(_remove, folder))
+                self.store.save(list(map(self._child_part, files)), stamp, on_saved=functools.partial(_remove, folder))
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,1 +1,1 @@
-"""A small model and its data, for runs that need no download."""
+"""A small model, its data and the shipped configs: runs that need no download."""

@@ -10,11 +10,13 @@ from composer.models import ComposerModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from composer_memprof.messages import must_be
+
 VOCAB_SIZE = 256
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part, each after a layer norm and added to its input. (batch, length, d_model)."""
+    """Attention, then a feed-forward network, each with a layer norm before and a residual. (batch, length, d_model)."""
 
     def __init__(self, d_model: int, n_heads: int) -> None:
         super().__init__()
@@ -36,10 +38,10 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Sequential):
-    """Blocks, one after the other; where FSDP shards the model, each for itself."""
+    """The blocks in sequence. FSDP shards each by itself."""
 
     def fsdp_wrap_fn(self, module: nn.Module) -> bool:
-        """Asked by Composer."""
+        """Called by Composer."""
         return isinstance(module, Block)
 
 
@@ -48,21 +50,21 @@ class ByteGPT(ComposerModel):
 
     Args:
         d_model (int): width. Default: ``160``.
-        n_heads (int): attention heads; ``d_model`` is a multiple. Default: ``4``.
+        n_heads (int): attention heads; ``d_model`` must be a multiple of it. Default: ``4``.
         n_layers (int): blocks. Default: ``4``.
-        max_seq_len (int): longest sequence, in bytes. Default: ``128``.
+        max_seq_len (int): the longest sequence, in bytes. Default: ``128``.
 
     Raises:
-        ValueError: if a size is below 1, or ``d_model`` is no multiple of ``n_heads``.
+        ValueError: if a size is below 1, or ``d_model`` is not a multiple of ``n_heads``.
     """
 
     def __init__(self, d_model: int = 160, n_heads: int = 4, n_layers: int = 4, max_seq_len: int = 128) -> None:
         super().__init__()
         for name, size in (('d_model', d_model), ('n_heads', n_heads), ('n_layers', n_layers)):
             if not isinstance(size, int) or size < 1:
-                raise ValueError(f'{name}={size!r} is not allowed; it must be a whole number above 0')
+                raise must_be(name, 'a whole number above 0', size)
         if d_model % n_heads:
-            raise ValueError(f'd_model={d_model} is not allowed; it must be a multiple of n_heads={n_heads}')
+            raise must_be('d_model', f'a multiple of n_heads={n_heads}', d_model)
         self.d_model, self.n_heads, self.n_layers, self.vocab_size = d_model, n_heads, n_layers, VOCAB_SIZE
         self.byte_embedding = nn.Embedding(VOCAB_SIZE, d_model)
         self.position_embedding = nn.Embedding(max_seq_len, d_model)
@@ -77,7 +79,7 @@ class ByteGPT(ComposerModel):
         return self.head(self.norm(self.blocks(x)))
 
     def loss(self, outputs: Any, batch: Mapping[str, Tensor]) -> Tensor:
-        """Cross-entropy in nats a byte."""
+        """Cross-entropy, in nats per byte."""
         return F.cross_entropy(outputs.flatten(0, 1), batch['labels'].flatten())
 
     def eval_forward(self, batch: Mapping[str, Tensor], outputs: Any = None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class ByteSequences(Dataset):
-    """Pieces of ``seq_len`` bytes, one after the other; a label is the byte after. ``data`` is a uint8 tensor."""
+    """Consecutive sequences of ``seq_len`` bytes of ``data``, a uint8 tensor. A label is the next byte."""
 
     def __init__(self, data: Tensor, seq_len: int) -> None:
         self.data = data
@@ -38,27 +39,27 @@ def text_files(
     max_bytes: int = 8_000_000,
     shuffle: bool = True,
 ) -> DataLoader:
-    """A loader over text files.
+    """A loader of text files.
 
     Args:
-        paths (str | Sequence[str]): files, or globs (``**`` for any depth). ``{stdlib}`` stands for the folder of
-            Python's standard library, text that every machine has.
-        batch_size (int): sequences a batch, on each rank. Default: ``16``.
-        seq_len (int): bytes a sequence. Default: ``128``.
+        paths (str | Sequence[str]): files, or globs (``**`` for any depth). ``{stdlib}`` is the folder of Python's
+            standard library, text that every machine has; ``~`` is the home folder.
+        batch_size (int): sequences in a batch of one rank. Default: ``16``.
+        seq_len (int): bytes in a sequence. Default: ``128``.
         num_workers (int): processes that load. Default: ``0``.
-        max_bytes (int): to read at most, from the files in order of name. Default: 8 MB.
-        shuffle (bool): the sequences, anew with each epoch. Default: ``True``.
+        max_bytes (int): the most bytes to read, from the files in the order of their names. Default: 8 MB.
+        shuffle (bool): shuffle the sequences in each epoch. Default: ``True``.
 
     Raises:
-        ValueError: if no file is found, or they hold less than a batch.
+        ValueError: if no file is found, or the files hold less than one batch.
     """
     patterns = [paths] if isinstance(paths, str) else list(paths)
-    patterns = [pattern.replace('{stdlib}', sysconfig.get_path('stdlib')) for pattern in patterns]
+    patterns = [os.path.expanduser(each.replace('{stdlib}', sysconfig.get_path('stdlib'))) for each in patterns]
     files = sorted(
         {name for pattern in patterns for name in glob.glob(pattern, recursive=True) if Path(name).is_file()}
     )
     if not files:
-        raise ValueError(f'paths={patterns!r}: no file is there')
+        raise ValueError(f'paths={patterns!r}: no such file')
     content = bytearray()
     for name in files:
         if len(content) >= max_bytes:
@@ -66,7 +67,9 @@ def text_files(
         content += Path(name).read_bytes()
     dataset = ByteSequences(torch.frombuffer(content[:max_bytes], dtype=torch.uint8), seq_len)
     if len(dataset) < batch_size * dist.get_world_size():
-        raise ValueError(f'paths={patterns!r}: {len(content)} bytes are less than a batch of {batch_size} x {seq_len}')
+        raise ValueError(
+            f'paths={patterns!r}: {len(content)} bytes are less than one batch of {batch_size} x {seq_len}'
+        )
     return DataLoader(
         dataset,
         batch_size=batch_size,

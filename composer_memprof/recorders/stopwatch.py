@@ -1,4 +1,4 @@
-"""The time of batches, one after another."""
+"""Times batches."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Optional
 
 
 class Stopwatch:
-    """Times each batch with what lies between it and the one before, until it pauses."""
+    """Times each batch from the end of the previous one, so that nothing between them is left out."""
 
     def __init__(self) -> None:
         self._since: Optional[float] = None
 
     def begin(self) -> None:
-        """A batch begins; it counts from the end of the last one, unless there was a pause."""
+        """A batch begins. Starts the stopwatch if it is paused."""
         if self._since is None:
             self._since = time.perf_counter()
 
     def end(self) -> Optional[float]:
-        """A batch has ended: its seconds, or None where it was not timed. From here on it counts for the next."""
+        """A batch ended. Returns its seconds, or None if it was not timed; the next batch's time starts now."""
         since, self._since = self._since, time.perf_counter()
         return None if since is None else self._since - since
 
     def pause(self) -> None:
+        """Do not count the time until the next :meth:`begin`."""
         self._since = None

@@ -1,7 +1,7 @@
-"""What it takes to answer a snapshot of one million events, against plain ``pickle.load`` of the same file.
+"""Time and memory to analyze a snapshot of a million events, compared with ``pickle.load`` of the same file.
 
-Each reading is a fresh process, in turn; its memory is the most that it held, over what its imports took (VmHWM, since
-what ``getrusage`` says of a child begins with what its parent held).
+Each measurement is a new process. Its memory is its peak without its imports, from VmHWM: the peak that ``getrusage``
+gives for a child includes its parent's.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _child(what: str, path: Path) -> list[float]:
 
 
 def _snapshot(events: int, shared: bool) -> dict[str, Any]:
-    """Of a training that allocates and frees at random places of 20,000 segments."""
+    """The snapshot of a training that allocates and frees at random in 20,000 segments."""
     random_ = random.Random(0)
     files = [f'/home/me/project/part_{number}.py' for number in range(20)]
     files += [f'/x/lib/python3.11/site-packages/torch/nn/modules/part_{number}.py' for number in range(30)]

@@ -1,4 +1,4 @@
-"""How long the training thread is held at the end of a MemorySnapshot's window."""
+"""How long the end of a MemorySnapshot's window blocks the training thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from composer_memprof.report.html.snapshot.page import write_snapshot_page
 
 
 class Timed(MemorySnapshot):
-    """Tells the seconds of a window's end, of the profiler's own stop within it, and of doing the rest inline."""
+    """Measures a window's end: the profiler's own stop, the rest, and the rest if it were done inline, in seconds."""
 
     def fit_start(self, state: State, logger: Logger) -> None:
         super().fit_start(state, logger)
@@ -57,7 +57,7 @@ class Timed(MemorySnapshot):
 
 
 def hold(rounds: int) -> None:
-    """On a CPU: what comes after the profiler's own stop, against doing it inline."""
+    """On a CPU: the time after the profiler's own stop, compared with doing it inline."""
     from tests.benchmarks.run import gpt_trainer, report
 
     held, inline, stopping, events = [], [], [], 0
@@ -80,7 +80,7 @@ _GPU_BATCHES = 400
 
 
 class Held(Callback):
-    """Tells the seconds of the longest batch end of a callback that it is mixed into."""
+    """Measures the longest ``batch_end`` of the callback that it is mixed into, in seconds."""
 
     held = 0.0
 
@@ -106,7 +106,7 @@ def _seconds_to_allocate() -> float:
 
 
 def hold_gpu(rounds: int) -> None:
-    """On a GPU: the window's end against that of Composer's callback, on the same batches."""
+    """On a GPU: the window's end, compared with that of Composer's callback on the same batches."""
     from tests.benchmarks.run import gpt_trainer, report
 
     if not torch.cuda.is_available():

@@ -1,21 +1,23 @@
-"""Made-up snapshots as long as one likes: training-like, so that pages and analyses meet what real ones hold."""
+"""Made-up snapshots of any length that resemble those of a training."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
+from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, DATALOADER, FORWARD, OPTIMIZER
+
 _FOLDER = '/home/me/project'
 _TORCH = '/home/me/venv/lib/python3.11/site-packages/torch'
-_PHASES = ('dataloader', 'forward', 'backward', 'optimizer', 'between batches')
+_PHASES = (DATALOADER, FORWARD, BACKWARD, OPTIMIZER, BETWEEN_BATCHES)
 
 
 def training_snapshot(events: int = 1_000_000, stacks: int = 2000, seed: int = 0) -> dict[str, Any]:
-    """A snapshot in torch's format with ``events`` events, nearly, of some batches of a model of many layers.
+    """A snapshot in torch's format with about ``events`` events, of some batches of a model with many layers.
 
-    Forward keeps activations and frees scratch space at once; backward frees them in reverse and makes gradients,
-    which the end of the batch frees. Sequence lengths differ from batch to batch, so sizes do, and addresses are
-    used again as an allocator does. Parameters were there before the recording.
+    Forward allocates activations, and temporaries that it frees at once. Backward frees the activations in reverse and
+    allocates gradients, which the end of the batch frees. Sequence lengths, and so sizes, differ from batch to batch.
+    Addresses are reused. Parameters were allocated before the recording.
     """
     return _Training(events, stacks, seed).snapshot()
 
@@ -75,12 +77,12 @@ class _Training:
         }
 
     def _batch(self, batch: int, forward: int) -> None:
-        length = self.random.randint(384, 512)  # tokens of the longest text in the batch
+        length = self.random.randint(384, 512)  # tokens of the longest sequence in the batch
         kept: list[int] = []
         gradients: list[int] = []
-        self._phase(batch, 'dataloader', 3000)
+        self._phase(batch, DATALOADER, 3000)
         inputs = self._alloc(8 * length * 64, 0)
-        self._phase(batch, 'forward', 200)
+        self._phase(batch, FORWARD, 200)
         for operation in range(forward):
             wide = 4096 if operation % 8 == 0 else 1024
             kept.append(self._alloc(length * wide * 2 + 512 * (operation % 3), operation))
@@ -91,18 +93,18 @@ class _Training:
             self.random.shuffle(scratch)
             for address in scratch:
                 self._release(address)
-        self._phase(batch, 'backward', 100)
+        self._phase(batch, BACKWARD, 100)
         for operation in reversed(range(forward)):
             scratch = self._alloc(length * self.random.randint(512, 4096), forward + operation)
             self._release(kept.pop())
             if operation % 3 == 0:
                 gradients.append(self._alloc(1 << (16 + operation % 5), forward + operation))
             self._release(scratch)
-        self._phase(batch, 'optimizer', 50)
+        self._phase(batch, OPTIMIZER, 50)
         for gradient in gradients:
             self._release(gradient)
         self._release(inputs)
-        self._phase(batch, 'between batches', 500)
+        self._phase(batch, BETWEEN_BATCHES, 500)
 
     def _phase(self, batch: int, name: str, pause_us: int) -> None:
         if len(self.trace) < self.most:
@@ -111,7 +113,7 @@ class _Training:
             self.time += pause_us
 
     def _place(self, size: int) -> tuple[int, int]:
-        """The size as an allocator rounds it, and a place that is free: of the next power of two, to be used again."""
+        """The size rounded up as an allocator does, and a free address with room for the next power of two."""
         size = -(-size // 512) * 512
         room = 1 << (size - 1).bit_length()
         free = self.free.get(room)
@@ -121,7 +123,7 @@ class _Training:
         return size, self.end_of_memory - room
 
     def _alloc(self, size: int, stack: int) -> int:
-        if len(self.trace) >= self.most:  # the history ends in the middle of a batch, as it may
+        if len(self.trace) >= self.most:  # the history may end in the middle of a batch
             return 0
         size, address = self._place(size)
         self.live[address] = (size, self.stacks[stack])

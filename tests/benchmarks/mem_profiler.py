@@ -1,4 +1,4 @@
-"""What marking a function costs while nobody listens, and what MemProfiler's readings cost a step."""
+"""The cost of a marked function without a profiler, and of MemProfiler's readings per training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs in a window of Memray or VizTracer, against the same tool by hand over the same batches."""
+"""Step time in a window of Memray or VizTracer, against the same tool used directly over the same batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOAL = 1.05
 
 
 class ByHand(Callback):
-    """The tool as its manual has it, from one batch's start to another's end."""
+    """The tool used as in its manual, from the start of one batch to the end of another."""
 
     def __init__(self, begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
         self.begin, self.end = begin, end
@@ -88,7 +88,7 @@ def python_calls(rounds: int) -> None:
                 times, callback = StepTimes(), ways[way]()
                 trainer = gpt_trainer([times, callback], BATCHES)
                 trainer.fit()
-                # Between them, so that each step's own end is in it, and the window's ends are not.
+                # Only the steps inside the window, without its start and end.
                 medians[way].append(statistics.median(times.seconds[FIRST + 1 : FIRST + ACTIVE - 1]))
                 held[way].append(callback.held)
                 trainer.close()

@@ -1,4 +1,4 @@
-"""torch's own CUDA allocator where there is no GPU, over a stand-in of CUDA's runtime (``runtime.c``).
+"""torch's own CUDA allocator without a GPU, on a stand-in for CUDA's runtime (``runtime.c``).
 
 python -m tests.deviceless -m pytest -m gpu
 """
@@ -12,21 +12,21 @@ from pathlib import Path
 
 import torch
 
-#: What the stand-in calls itself.
+#: The name of the stand-in's device.
 NAME = 'deviceless'
 
 
 class Unavailable(Exception):
-    """Why the stand-in cannot be had here."""
+    """The stand-in can't be built here; the message says why."""
 
 
 def is_on() -> bool:
-    """Whether this process runs on it."""
+    """True if this process runs on the stand-in."""
     return torch.cuda.is_available() and torch.cuda.get_device_name() == NAME
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's environment, with what a Python started in it needs. Builds the stand-in in ``folder``.
+    """Build the stand-in in ``folder``; returns this process's environment with what a child process needs to use it.
 
     Raises:
         Unavailable: without a C compiler, or with a torch that is not built for CUDA.
@@ -37,11 +37,11 @@ def environment(folder: Path) -> dict[str, str]:
     packages = Path(torch.__file__).parent.parent
     headers = {found.parent for found in packages.glob('nvidia/*/include/driver_types.h')}
     if torch.version.cuda is None or not headers:
-        raise Unavailable(f"torch {torch.__version__} has come without NVIDIA's packages")
-    # The name under which torch looks for the driver.
+        raise Unavailable(f"torch {torch.__version__} was installed without NVIDIA's packages")
+    # torch looks for the driver by this name.
     library = folder / 'libcuda.so.1'
     source = Path(__file__).with_name('runtime.c')
-    # Those of CUDA 12 lack some that triton brings.
+    # CUDA 12's packages lack some headers that triton has.
     folders = [f'-I{folder}' for folder in (*headers, packages / 'triton/backends/nvidia/include')]
     arguments = ['-shared', '-fPIC', '-O1', '-w', *folders, f'-Wl,-soname,{library.name}', '-lpthread']
     built = subprocess.run([compiler, *arguments, '-o', library, source], capture_output=True, text=True, check=False)

@@ -1,10 +1,10 @@
 /* CUDA's runtime without a device: its memory is the host's, and its kernels do nothing.
 
-   torch's own CUDA allocator runs on top of it, with its pools, its history, its limits and its out-of-memory errors,
-   so that everything but numbers and kernels can be tested where there is no GPU. Preloaded, it answers in place of
-   libcudart, of the few functions of cuBLAS that training calls, and of the driver.
+   torch's own CUDA allocator runs on it, with its pools, history, limits and out-of-memory errors, so that everything
+   but numbers and kernels can be tested without a GPU. Preloaded, it replaces libcudart, the functions of cuBLAS that
+   training calls, and the driver.
 
-   DEVICELESS_BYTES: how much memory the device has; 8 GiB where it is not set. */
+   DEVICELESS_BYTES: size of the device's memory in bytes. Default: 8 GiB. */
 
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -22,7 +22,7 @@ static size_t total_bytes(void) {
   return s ? strtoull(s, 0, 10) : 8ull << 30;
 }
 
-/* -- memory: the device's is not the child's after a fork, as with NVIDIA's driver -- */
+/* -- memory: as with NVIDIA's driver, a forked child has none of the device's -- */
 
 enum { MOST_REGIONS = 65536 };
 static struct { char *start; size_t bytes; } regions[MOST_REGIONS];
@@ -129,7 +129,7 @@ int cudaDeviceEnablePeerAccess(int p, unsigned f) { OK; }
 int cudaDeviceGetPCIBusId(char *s, int n, int d) { snprintf(s, n, "0000:00:00.0"); OK; }
 int cudaDeviceGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; OK; }
 
-/* -- events and streams: everything is done at once -- */
+/* -- events and streams: everything completes at once -- */
 
 int cudaEventCreate(void **e) { *e = malloc(8); OK; }
 int cudaEventCreateWithFlags(void **e, unsigned f) { *e = malloc(8); OK; }
@@ -157,7 +157,7 @@ int cudaThreadExchangeStreamCaptureMode(int *m) { OK; }
 int cudaProfilerStart(void) { OK; }
 int cudaProfilerStop(void) { OK; }
 
-/* -- kernels: each is launched, and none is run -- */
+/* -- kernels: launched, but not run -- */
 
 struct d3 { unsigned x, y, z; };
 static __thread struct { struct d3 grid, block; size_t shared; void *stream; } call;
@@ -209,7 +209,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *h, void *d, void *a, void *b, void *c, 
   return 0;
 }
 
-/* -- the driver: torch looks these up, one way or the other -- */
+/* -- the driver: torch looks these functions up -- */
 
 static int nothing() { return 0; }
 int cudaGetDriverEntryPoint(const char *s, void **f, unsigned long long g, int *r) {

@@ -1,1 +1,1 @@
-"""Rates from counted FLOPs and measured time, and the formula for GPT-style models."""
+"""FLOPs of a window: rates and utilization from counted FLOPs and measured time; the formula for GPT-style models."""

@@ -1,8 +1,9 @@
-"""The FLOPs of a GPT-style model by formula, from what its attributes or its config say of its shape.
+"""The FLOPs of a GPT-style model by formula, from its sizes, which are read from its attributes or its config.
 
-Source: the count of each matrix product as in Megatron-LM's ``num_floating_point_operations`` (Narayanan et al. 2021,
-"Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section 5.1), with attention in full
-and nothing counted twice as for the MFU of PaLM (Chowdhery et al. 2022, appendix B). The backward pass is two forward.
+Source: the sum over all matrix products of Megatron-LM's ``num_floating_point_operations`` (Narayanan et al. 2021,
+"Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section 5.1). Attention is counted in
+full and recomputation is not, as for the MFU of PaLM (Chowdhery et al. 2022, appendix B). A backward pass counts as two
+forward passes.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _EXPERT_FFN = ('moe_intermediate_size', 'moe_ffn_hidden_size')
 _GATED = ('swiglu', 'gated_linear_unit', 'gated')
 _ACTIVATION = ('hidden_act', 'hidden_activation', 'activation_function', 'ffn_type', 'act_fn')
 _RECOMPUTED = ('consider_activation_recompute', 'activation_checkpointing', 'gradient_checkpointing')
-#: Parts of configs that hold some of the names above.
+#: Sections of configs that may contain the names above.
 _SECTIONS = ('attn_config', 'ffn_config')
-#: Where a model may hold the one that is meant, and its config.
-_INNER = ('module', 'model', '_orig_mod', 'net', 'transformer')
+#: Attributes of a wrapper that may be the model itself, and attributes of a model that may be its config.
+_INNER_MODELS = ('module', 'model', '_orig_mod', 'net', 'transformer')
 _CONFIGS = ('config', 'cfg', 'hparams')
-#: Families whose feed-forward part is gated, whatever its activation is called.
+#: Model families with a gated feed-forward part, even if the name of the activation does not show it.
 _GATED_FAMILIES = ('gemma', 'llama', 'mistral', 'mixtral', 'qwen', 'phi3', 'olmo', 'deepseek')
 
 
@@ -40,13 +41,20 @@ class GPTShape:
     """The sizes of a decoder.
 
     Args:
-        kv_heads (int): heads of keys and values; fewer than ``heads`` for grouped queries.
+        layers (int): all layers.
+        width (int): of the hidden state.
+        heads (int): attention heads.
+        kv_heads (int): heads of keys and values; fewer than ``heads`` with grouped-query attention.
+        head_width (int): of one head.
         ffn_width (int): of a dense layer's feed-forward part.
-        gated (bool): three matrices in the feed-forward part (SwiGLU and the like), otherwise two.
-        moe_layers (int): layers with experts in place of the dense part.
-        top_k (int): experts that each token goes to.
-        shared_experts (int): further ones that all tokens go to.
-        recomputes (bool): the layers' forward pass is run again in the backward pass.
+        gated (bool): True if the feed-forward part has three matrices (such as SwiGLU) instead of two.
+        vocabulary (int): number of tokens.
+        moe_layers (int): layers with experts instead of a dense feed-forward part.
+        experts (int): per such layer.
+        top_k (int): experts that process each token.
+        expert_width (int): of an expert's feed-forward part.
+        shared_experts (int): further experts that process all tokens.
+        recomputes (bool): True if the backward pass runs the layers' forward pass again.
     """
 
     layers: int
@@ -70,14 +78,14 @@ class GPTShape:
 
 @dataclass(frozen=True)
 class FormulaFlops:
-    """Of one batch. ``hardware_flops``: with the forward pass of the layers again, where it is recomputed."""
+    """The FLOPs of one batch; ``hardware_flops`` include the recomputed forward pass of the layers."""
 
     batch_flops: int
     hardware_flops: int
 
 
 def formula_flops(shape: GPTShape, sequences: int, length: int, *, training: bool = True) -> FormulaFlops:
-    """The FLOPs of a batch of ``sequences`` of ``length`` tokens, forward and, in training, backward."""
+    """The FLOPs of a batch of ``sequences`` of ``length`` tokens: forward, and backward if ``training``."""
     attention_width = shape.heads * shape.head_width
     projections = 2 * shape.width * (2 * attention_width + 2 * shape.kv_heads * shape.head_width)
     scores_and_values = 2 * 2 * length * attention_width
@@ -94,12 +102,12 @@ def formula_flops(shape: GPTShape, sequences: int, length: int, *, training: boo
     head = 2 * shape.width * shape.vocabulary
     tokens = sequences * length
     batch_flops = tokens * (layers + head) * (3 if training else 1)
-    again = tokens * layers if training and shape.recomputes else 0
-    return FormulaFlops(batch_flops, batch_flops + again)
+    recomputed = tokens * layers if training and shape.recomputes else 0
+    return FormulaFlops(batch_flops, batch_flops + recomputed)
 
 
 def find_shape(model: Any) -> Optional[GPTShape]:
-    """The model's shape, from the attributes of it, of a model that it holds, or of their configs; None if none says."""
+    """The sizes from the first of these that has them: the model's config, the model, models inside it. Else None."""
     for source in _sources(model):
         shape = _shape_of(source)
         if shape is not None:
@@ -113,25 +121,25 @@ def _sources(model: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
         if config is not None:
             yield _Attributes(config)
     yield _Attributes(model)
-    for name in _INNER:
+    for name in _INNER_MODELS:
         inner = getattr(model, name, None)
         if depth < 3 and inner is not None:
             yield from _sources(inner, depth + 1)
 
 
 class _Attributes(Mapping[str, Any]):
-    """Attributes or keys, of a config or a section of it, read alike."""
+    """Reads the attributes or keys of an object and of its sections as one mapping."""
 
     def __init__(self, source: Any) -> None:
-        self._places = [source, *(self._read(source, name) for name in _SECTIONS)]
+        self._sections = [source, *(self._read(source, name) for name in _SECTIONS)]
 
     @staticmethod
-    def _read(place: Any, name: str) -> Any:
-        return place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
+    def _read(section: Any, name: str) -> Any:
+        return section.get(name) if isinstance(section, Mapping) else getattr(section, name, None)
 
     def __getitem__(self, name: str) -> Any:
-        for place in self._places:
-            value = self._read(place, name) if place is not None else None
+        for section in self._sections:
+            value = self._read(section, name) if section is not None else None
             if value is not None:
                 return value
         raise KeyError(name)
@@ -200,5 +208,5 @@ def _is_gated(source: Mapping[str, Any]) -> bool:
     family = source.get('model_type')
     if isinstance(family, str) and family.lower().startswith(_GATED_FAMILIES):
         return True
-    words = [source.get(name) for name in _ACTIVATION]
-    return any(isinstance(word, str) and ('glu' in word.lower() or word.lower() == 'silu') for word in words)
+    activations = [source.get(name) for name in _ACTIVATION]
+    return any(isinstance(each, str) and ('glu' in each.lower() or each.lower() == 'silu') for each in activations)

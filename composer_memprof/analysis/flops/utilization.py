@@ -1,35 +1,31 @@
-"""From counted FLOPs and measured time: batches a second, and how much of a device was put to use."""
+"""Batches per second and device utilization, from counted FLOPs and measured time."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Optional
+from dataclasses import dataclass, field
+from typing import Optional
 
-from composer_memprof.analysis.flops.gpt_formula import SOURCE, FormulaFlops, GPTShape, formula_flops
+from composer_memprof.analysis.flops.gpt_formula import FormulaFlops, GPTShape, formula_flops
+from composer_memprof.analysis.flops.summary import DevicePeak, FlopsSummary, FormulaSummary, Rates, ShapeCount
 from composer_memprof.recorders.flops.result import BatchFlops
-
-RATES = ('actual_batches_per_sec', 'max_batches_per_sec', 'mfu', 'hfu', 'mfu_from_formula')
-
-
-@dataclass(frozen=True)
-class Peak:
-    """FLOPs a second of one device, and where the figure comes from. ``flops`` None: unknown."""
-
-    device: str
-    flops: Optional[float]
-    source: str
 
 
 @dataclass
 class BatchShape:
-    """Batches of one shape: ``flops`` once one of them was traced, ``formula`` where there is one.
+    """What is known about batches of one shape.
 
     Args:
-        shapes (Hashable): of the tensors.
-        tokens (tuple[int, int], optional): sequences, and their length.
-        model (GPTShape, optional): what the formula is of.
-        training (bool): with a backward pass.
+        shapes (Hashable): of the batch's tensors.
+        tokens (tuple[int, int], optional): sequences, and tokens per sequence.
+        model (GPTShape, optional): the model's sizes, for the formula.
+        training (bool): True if batches have a backward pass.
+        flops (BatchFlops, optional): set once a batch of this shape was traced.
+        traced_at (int, optional): number of that batch.
+        seen (int): batches of this shape so far.
+
+    Attributes:
+        formula (FormulaFlops, optional): None without ``tokens`` or ``model``.
     """
 
     shapes: Hashable
@@ -38,7 +34,6 @@ class BatchShape:
     training: bool
     flops: Optional[BatchFlops] = None
     traced_at: Optional[int] = None
-    #: How many there have been.
     seen: int = 0
 
     def __post_init__(self) -> None:
@@ -48,8 +43,8 @@ class BatchShape:
 
 
 @dataclass
-class Tally:
-    """Timed batches, added up. A sum is None once a batch has had none of its kind."""
+class TimedBatches:
+    """Sums over timed batches. A sum is None once it lacks the value of any batch."""
 
     batches: int = 0
     seconds: float = 0.0
@@ -65,25 +60,26 @@ class Tally:
         self.hardware_flops = _plus(self.hardware_flops, flops.hardware_flops if flops is not None else None)
         self.formula_flops = _plus(self.formula_flops, formula.batch_flops if formula is not None else None)
 
-    def rates(self, peak: Optional[float]) -> dict[str, Optional[float]]:
-        """``RATES`` of these batches, None where they can't be told.
+    def rates(self, peak: Optional[float]) -> Rates:
+        """The rates of these batches.
 
         Args:
-            peak (float, optional): FLOPs a second of the device.
+            peak (float, optional): FLOPs per second of the device.
         """
         if not self.batches or not self.seconds:
-            return dict.fromkeys(RATES)
+            return Rates()
         available = None if peak is None else peak * self.seconds
-        values = (
-            self.batches / self.seconds,
-            peak * self.batches / self.flops if peak and self.flops else None,
-            *(_share(each, available) for each in (self.flops, self.hardware_flops, self.formula_flops)),
+        return Rates(
+            actual_batches_per_sec=self.batches / self.seconds,
+            max_batches_per_sec=peak * self.batches / self.flops if peak and self.flops else None,
+            mfu=_share(self.flops, available),
+            hfu=_share(self.hardware_flops, available),
+            mfu_from_formula=_share(self.formula_flops, available),
         )
-        return dict(zip(RATES, values))
 
 
-def _plus(sum_so_far: Optional[int], value: Optional[int]) -> Optional[int]:
-    return None if sum_so_far is None or value is None else sum_so_far + value
+def _plus(total: Optional[int], value: Optional[int]) -> Optional[int]:
+    return None if total is None or value is None else total + value
 
 
 def _share(done: Optional[int], available: Optional[float]) -> Optional[float]:
@@ -91,33 +87,37 @@ def _share(done: Optional[int], available: Optional[float]) -> Optional[float]:
 
 
 @dataclass
-class Window:
-    """The batches of a window, as they come."""
+class WindowFlops:
+    """Collects the batches of one window."""
 
-    whole: Tally = field(default_factory=Tally)
-    since_log: Tally = field(default_factory=Tally)
+    all_timed: TimedBatches = field(default_factory=TimedBatches)
+    timed_since_log: TimedBatches = field(default_factory=TimedBatches)
     batches: int = 0
     traced: int = 0
     _shapes: dict[int, tuple[BatchShape, int]] = field(default_factory=dict)
 
     def add(self, shape: Optional[BatchShape], seconds: Optional[float], *, traced: bool) -> None:
-        """A batch has ended; ``seconds`` None: it was not timed, ``shape`` None: there were too many shapes before."""
+        """Add a batch that has ended.
+
+        Args:
+            shape (BatchShape, optional): None if its shape is not tracked, because there are too many shapes.
+            seconds (float, optional): None if it was not timed.
+            traced (bool): True if its operations were counted, which slows it down, so its time does not count.
+        """
         self.batches += 1
         self.traced += traced
         if shape is None:
             return
         self._shapes[id(shape)] = shape, self._shapes.get(id(shape), (shape, 0))[1] + 1
         if seconds is not None and not traced:
-            self.whole.add(shape, seconds)
-            self.since_log.add(shape, seconds)
+            self.all_timed.add(shape, seconds)
+            self.timed_since_log.add(shape, seconds)
 
     def metrics(self, shape: BatchShape, peak: Optional[float]) -> dict[str, float]:
-        """What is known of a batch of ``shape``, and of the time since this was last asked for."""
-        rates, self.since_log = self.since_log.rates(peak), Tally()
-        values: dict[str, Optional[float]] = {
-            **{name: value for name, value in rates.items() if name != 'hfu'},
-            'total_flops': peak,
-        }
+        """The values to log: rates since the last call, and the FLOPs of a batch of ``shape``."""
+        rates, self.timed_since_log = self.timed_since_log.rates(peak).as_dict(), TimedBatches()
+        del rates['hfu']
+        values: dict[str, Optional[float]] = {**rates, 'total_flops': peak}
         if shape.flops is not None:
             values['batch_flops'] = shape.flops.batch_flops
             values['tracked_operations'] = shape.flops.tracked_calls
@@ -126,43 +126,30 @@ class Window:
             values['batch_flops_from_formula'] = shape.formula.batch_flops
         return {name: value for name, value in values.items() if value is not None}
 
-    def as_dict(self, peak: Peak) -> dict[str, Any]:
-        """The window, with the shape of batches that came most often in full."""
+    def summary(self, peak: DevicePeak) -> FlopsSummary:
+        """The whole window; FLOPs and formula are those of its most frequent shape."""
         shapes = sorted(self._shapes.values(), key=lambda each: -each[1])
-        flops = next((shape.flops for shape, _ in shapes if shape.flops is not None), None)
-        rates = self.whole.rates(peak.flops)
-        mfu_from_formula = rates.pop('mfu_from_formula')
-        return {
-            'device': {'name': peak.device, 'peak_flops': peak.flops, 'peak_source': peak.source},
-            'batches': {
-                'all': self.batches,
-                'traced': self.traced,
-                'timed': self.whole.batches,
-                'shapes': [
-                    {
-                        'shapes': shape.shapes,
-                        'batches': batches,
-                        'batch_flops': shape.flops.batch_flops if shape.flops is not None else None,
-                        'traced_at': shape.traced_at,
-                    }
-                    for shape, batches in shapes
-                ],
-            },
-            'seconds': self.whole.seconds,
-            **rates,
-            'formula': _formula(shapes[0][0], mfu_from_formula) if shapes else None,
-            **(flops.as_dict() if flops is not None else dict.fromkeys(BatchFlops.__dataclass_fields__)),
-        }
+        rates = self.all_timed.rates(peak.flops)
+        return FlopsSummary(
+            peak=peak,
+            batches=self.batches,
+            traced=self.traced,
+            timed=self.all_timed.batches,
+            shapes=tuple(_count(shape, batches) for shape, batches in shapes),
+            seconds=self.all_timed.seconds,
+            rates=rates,
+            formula=_formula(shapes[0][0], rates.mfu_from_formula) if shapes else None,
+            flops=next((shape.flops for shape, _ in shapes if shape.flops is not None), None),
+        )
 
 
-def _formula(shape: BatchShape, mfu: Optional[float]) -> Optional[dict[str, Any]]:
+def _count(shape: BatchShape, batches: int) -> ShapeCount:
+    batch_flops = shape.flops.batch_flops if shape.flops is not None else None
+    return ShapeCount(shape.shapes, batches, batch_flops, shape.traced_at)
+
+
+def _formula(shape: BatchShape, mfu: Optional[float]) -> Optional[FormulaSummary]:
     if shape.formula is None or shape.model is None or shape.tokens is None:
         return None
-    return {
-        **asdict(shape.formula),
-        'mfu': mfu,
-        'source': SOURCE,
-        'sequences': shape.tokens[0],
-        'length': shape.tokens[1],
-        'model': shape.model.as_dict(),
-    }
+    sequences, length = shape.tokens
+    return FormulaSummary(shape.formula, mfu, sequences, length, shape.model)

@@ -1,1 +1,1 @@
-"""Answers from a memory snapshot: peak, categories, places, fragmentation, growth, failure, differences, summary."""
+"""What a memory snapshot shows: peak, categories, places in the code, fragmentation, growth, failure, differences."""

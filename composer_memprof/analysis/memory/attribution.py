@@ -1,4 +1,4 @@
-"""Blocks added up: by where they were asked for, by module, by category."""
+"""Sums of a device's blocks by place in the code, by module and by category."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from typing import Optional
 import numpy as np
 
 from composer_memprof.analysis.memory.categories import CATEGORIES, RULES, Categories
-from composer_memprof.analysis.memory.frames import Place, places
+from composer_memprof.analysis.memory.frames import Place, places_of
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
 from composer_memprof.analysis.snapshot.model import Frame, Snapshot
 
 
 @dataclass(frozen=True)
 class PlaceShare:
-    """What one place in the code held, of one category. ``bytes`` as :class:`Lifetimes` counts a block's size.
+    """The blocks of one place in the code, of one category and rule.
 
-    ``frames``: the user's own where there are any, innermost first; empty where no stack was recorded.
-    ``folded``: how many frames of the stack are left out. ``before``: allocated before the recording began.
-    ``within``: the frame of a library that asked on their behalf, where they do not tell. ``module``: what tells in
-    place of a stack, as for a GPU's backward, whose thread runs no Python; else ``''``.
+    Args:
+        bytes (int): sum of the blocks' sizes; see :class:`Lifetimes` for the size of a block.
+        blocks (int): number of blocks.
+        category (str): their category.
+        rule (str): the reason for it.
+        before (bool): True if they were allocated before the recording began.
+        frames (list[Frame]): innermost first, the user's own if there are any; empty if no stack was recorded.
+        folded (int): number of frames of the stack that are left out.
+        within (Frame, optional): the library's frame that allocated for ``frames``, if they do not show what allocated.
+        module (str): the module that ran, for blocks without a stack, such as those of a GPU's backward; else ``''``.
     """
 
     bytes: int
@@ -36,7 +42,7 @@ class PlaceShare:
 
 @dataclass(frozen=True)
 class RuleShare:
-    """The part of a category that one rule put there."""
+    """The bytes of a category that one rule decided."""
 
     rule: str
     bytes: int
@@ -44,7 +50,7 @@ class RuleShare:
 
 @dataclass(frozen=True)
 class CategoryShare:
-    """What one category held, the largest first, and the rules that decided it."""
+    """The blocks of one category, and the rules that decided it, largest first."""
 
     category: str
     bytes: int
@@ -54,7 +60,7 @@ class CategoryShare:
 
 @dataclass(frozen=True)
 class ModuleShare:
-    """What one module held; ``''`` where it is not known."""
+    """The blocks of one module; ``''`` if the module is not known."""
 
     module: str
     bytes: int
@@ -63,9 +69,16 @@ class ModuleShare:
 
 @dataclass(frozen=True)
 class Attribution:
-    """How a device's blocks are added up: computed once, asked for any choice of blocks.
+    """Place, module and category of each block of a device; sums any choice of blocks, given as indices.
 
-    ``of_stack`` has the place of each stack, ``place`` and ``module`` those of each block, as indices.
+    Args:
+        blocks (Lifetimes): the blocks.
+        categories (Categories): their categories.
+        places (list[Place]): distinct places in the code.
+        of_stack (ndarray): int32, for each stack of the snapshot an index into ``places``.
+        place (ndarray): int32, for each block an index into ``places``.
+        module (ndarray): int32, for each block an index into ``modules``.
+        modules (list[str]): dotted names.
     """
 
     blocks: Lifetimes
@@ -77,18 +90,18 @@ class Attribution:
     modules: list[str]
 
     def by_place(self, chosen: np.ndarray) -> list[PlaceShare]:
-        """The largest first. ``chosen``: indices of blocks."""
+        """The sums of the chosen blocks by place, largest first."""
         blocks, found = self.blocks, self.categories
         before = (blocks.start[chosen] < 0).astype(np.int64)
         rule, category = found.rule[chosen].astype(np.int64), found.category[chosen].astype(np.int64)
-        module = self._module_in_place_of_stack(chosen)
+        module = self._module_instead_of_stack(chosen)
         where = self.place[chosen].astype(np.int64) * len(self.modules) + module
         key = ((where * 2 + before) * len(RULES) + rule) * len(CATEGORIES) + category
-        holders = []
+        shares = []
         for first, size, count in _sums(key, blocks.size[chosen]):
             block = chosen[first]
             place = self.places[int(self.place[block])]
-            holders.append(
+            shares.append(
                 PlaceShare(
                     bytes=size,
                     blocks=count,
@@ -101,15 +114,16 @@ class Attribution:
                     module=self.modules[int(module[first])],
                 )
             )
-        return holders
+        return shares
 
-    def _module_in_place_of_stack(self, chosen: np.ndarray) -> np.ndarray:
-        """The module of each block that neither a stack nor a tensor tells of; 0 for the others."""
-        stackless = np.array([not place.frames for place in self.places], dtype=bool)
-        told = ~stackless[self.place[chosen]] | (self.categories.tensor[chosen] >= 0)
-        return np.where(told, 0, self.module[chosen]).astype(np.int64)
+    def _module_instead_of_stack(self, chosen: np.ndarray) -> np.ndarray:
+        """The module of each block that has neither a stack nor a tensor; 0 for the others."""
+        has_frames = np.array([len(place.frames) > 0 for place in self.places], dtype=bool)
+        known = has_frames[self.place[chosen]] | (self.categories.tensor[chosen] >= 0)
+        return np.where(known, 0, self.module[chosen]).astype(np.int64)
 
     def by_category(self, chosen: np.ndarray) -> list[CategoryShare]:
+        """The sums of the chosen blocks by category, largest first."""
         category, rule = self.categories.category[chosen], self.categories.rule[chosen]
         size = self.blocks.size[chosen]
         shares = []
@@ -120,6 +134,7 @@ class Attribution:
         return shares
 
     def by_module(self, chosen: np.ndarray) -> list[ModuleShare]:
+        """The sums of the chosen blocks by module, largest first."""
         module = self.module[chosen]
         return [
             ModuleShare(self.modules[int(module[first])], size, count)
@@ -127,9 +142,13 @@ class Attribution:
         ]
 
 
-def attribution(snapshot: Snapshot, blocks: Lifetimes, categories: Categories) -> Attribution:
-    """A block belongs to the module whose tensor it is seen to be, else to the one that ran when it was allocated."""
-    found, of_stack = places(snapshot.stacks)
+def attribute(snapshot: Snapshot, blocks: Lifetimes, categories: Categories) -> Attribution:
+    """Attribute the blocks of a device.
+
+    A block belongs to the module that owns its tensor, if one was seen in it, else to the module that ran when it was
+    allocated.
+    """
+    places, of_stack = places_of(snapshot.stacks)
     modules = list(snapshot.modules)
     module = blocks.module
     tensors = snapshot.tensors
@@ -144,11 +163,11 @@ def attribution(snapshot: Snapshot, blocks: Lifetimes, categories: Categories) -
             owners[number] = codes[owner]
         owner_of = np.where(categories.tensor >= 0, owners[tensors.name[categories.tensor]], 0)
         module = np.where(owner_of > 0, owner_of, module)
-    return Attribution(blocks, categories, found, of_stack, of_stack[blocks.stack], module, modules)
+    return Attribution(blocks, categories, places, of_stack, of_stack[blocks.stack], module, modules)
 
 
 def _sums(keys: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int]]:
-    """For each distinct key the place of its first row, the sum of its sizes and its rows; the largest sum first."""
+    """For each distinct key: its first row, the sum of its sizes and the number of its rows; largest sum first."""
     if not len(keys):
         return []
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)

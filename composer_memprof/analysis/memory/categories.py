@@ -1,78 +1,54 @@
-"""What each block was for, and the rule that decided it.
+"""The category of each block, and the rule that decided it.
 
-The rules are tried in this order. What the recorder saw: a block at whose address a tensor was seen alive is what
-that tensor was. When it lived: in which phase of the training it was allocated, and in which freed. Who asked: the
-innermost frame that tells. A snapshot of another program has no phases and no tensors, so the last rule is all.
+:data:`_RULES` is the one table of rules. They are tried in its order, and the first that applies decides. Rules by tensors
+come first: a recorder saw a tensor at the block's address. Rules by phases use the phases in which the block was
+allocated and freed. Rules by stacks use the stacks that allocated and freed it. A snapshot of another program has no
+tensors and no phases, so only rules by stacks apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from composer_memprof.analysis.memory import stack_kinds
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
 from composer_memprof.analysis.memory.phases import rows_at
-from composer_memprof.analysis.memory.stack_kinds import (
+from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, DeviceHistory, Snapshot, Tensors
+from composer_memprof.vocabulary import (
+    ACTIVATION,
     BACKWARD,
+    CATEGORY_KEYS,
+    DATALOADER,
     FORWARD,
-    LOADER,
-    MODULE,
+    GRADIENT,
+    INPUT,
     OPTIMIZER,
-    ZERO_GRAD,
-    stack_kinds,
-)
-from composer_memprof.analysis.snapshot.model import (
-    ALLOC,
-    FREE_COMPLETED,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    TEMPORARY,
     TENSOR_CATEGORIES,
-    DeviceHistory,
-    Phases,
-    Snapshot,
-    Stack,
-    Tensors,
+    UNKNOWN,
 )
 
-CATEGORIES = ('parameter', 'buffer', 'gradient', 'optimizer_state', 'activation', 'input', 'temporary', 'unknown')
-PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, ACTIVATION, INPUT, TEMPORARY, UNKNOWN = range(8)
+#: In the order of their codes.
+CATEGORIES = CATEGORY_KEYS
 
-#: In the order of their codes; the first few are what no rule reaches.
-RULES = (
-    'no rule applies',
-    'allocated before the recording began',
-    'seen as that tensor',
-    'allocated and freed in the same phase',
-    'allocated while a batch was loaded',
-    'allocated in forward, freed later',
-    'allocated in forward, still there at the end of its batch',
-    'allocated in forward, kept past its batch',
-    'allocated in backward, kept after it',
-    'allocated by the optimizer, kept',
-    'allocated by the optimizer, freed later',
-    'by its stack: made in an optimizer, kept',
-    'by its stack: made in an optimizer, freed',
-    'by its stack: made in backward, kept or freed by zero_grad',
-    'by its stack: made in backward, freed',
-    'no frames, as on the threads of backward: kept or freed by zero_grad',
-    'no frames, as on the threads of backward: freed',
-    'by its stack: made in forward, freed in backward',
-    'by its stack: made in forward, kept',
-    'by its stack: made in forward, freed elsewhere',
-    'by its stack: made by a data loader',
-    'by its stack: made with its module',
-)
-_RULE = {rule: code for code, rule in enumerate(RULES)}
-#: Moments at which tensors are looked up; a recorder looks at the start and the end of a window.
-_MOST_MOMENTS = 64
-
-_Decide = Callable[[np.ndarray, int, str], None]
+#: Times at which the addresses of tensors are compared with blocks. A recorder notes them at a window's start and end.
+_MOST_LOOKUPS = 64
 
 
 @dataclass(frozen=True)
 class Categories:
-    """For each block: int8 ``category`` into ``CATEGORIES``, int8 ``rule`` into ``RULES``, and int32 ``tensor``, the
-    row of the snapshot's ``tensors`` that it was seen as, or -1.
+    """The category of each block.
+
+    Args:
+        category (ndarray): int8, index into ``CATEGORIES``.
+        rule (ndarray): int8, index into ``RULES``.
+        tensor (ndarray): int32, row of the snapshot's ``tensors`` that was seen in the block, or -1.
     """
 
     category: np.ndarray
@@ -80,48 +56,214 @@ class Categories:
     tensor: np.ndarray
 
 
+class _Facts:
+    """What the rules ask about the blocks of one device: bool arrays, one row for each block."""
+
+    def __init__(self, snapshot: Snapshot, history: DeviceHistory, blocks: Lifetimes) -> None:
+        self._snapshot, self._history, self._blocks = snapshot, history, blocks
+        self.tensor = _tensors_in_blocks(history, blocks, snapshot.tensors)
+
+    @cached_property
+    def _nothing(self) -> np.ndarray:
+        return np.zeros(len(self._blocks), dtype=bool)
+
+    # -- tensors and lifetimes
+
+    @cached_property
+    def _tensor_category(self) -> np.ndarray:
+        return np.append(self._snapshot.tensors.category, np.int8(-1))[self.tensor]
+
+    def holds_tensor(self, category: str) -> np.ndarray:
+        return self._tensor_category == TENSOR_CATEGORIES.index(category)
+
+    @cached_property
+    def allocated_before(self) -> np.ndarray:
+        """Allocated before the recording began."""
+        return self._blocks.start < 0
+
+    @cached_property
+    def freed(self) -> np.ndarray:
+        """Freed within the recording."""
+        return (self._blocks.freed >= 0) & (self._blocks.freed < self._blocks.events)
+
+    # -- phases
+
+    @cached_property
+    def _phase_rows(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The rows of the phases in which each block was allocated and freed: -1 before the first, or not freed."""
+        rows = rows_at(self._history, self._snapshot.phases)
+        if rows is None or not len(rows):
+            return None
+        rows = np.append(rows, -1)
+        start, freed = self._blocks.start, self._blocks.freed
+        return np.where(start >= 0, rows[start], -1), np.where(self.freed, rows[np.where(self.freed, freed, -1)], -1)
+
+    @cached_property
+    def freed_in_same_phase(self) -> np.ndarray:
+        if self._phase_rows is None:
+            return self._nothing
+        allocated, freed = self._phase_rows
+        return (allocated >= 0) & (allocated == freed)
+
+    def allocated_in(self, phase: str) -> np.ndarray:
+        phases = self._snapshot.phases
+        if self._phase_rows is None or phase not in phases.names:
+            return self._nothing
+        return np.append(phases.name, -1)[self._phase_rows[0]] == phases.names.index(phase)
+
+    @cached_property
+    def allocated_in_last_batch(self) -> np.ndarray:
+        if self._phase_rows is None:
+            return self._nothing
+        batch = self._snapshot.phases.batch
+        return batch[np.maximum(self._phase_rows[0], 0)] == batch[-1]
+
+    # -- stacks
+
+    @cached_property
+    def _kind_of_stack(self) -> np.ndarray:
+        return stack_kinds.stack_kinds(self._snapshot.stacks)
+
+    @cached_property
+    def _allocated_by(self) -> np.ndarray:
+        return self._kind_of_stack[self._blocks.stack]
+
+    @cached_property
+    def _freed_by(self) -> np.ndarray:
+        found = np.zeros(len(self._blocks), dtype=np.int8)
+        stacks = self._history.stack[self._blocks.freed[self.freed]]
+        without_stack = stack_kinds.BACKWARD if self._backward_has_no_stacks else stack_kinds.UNKNOWN
+        found[self.freed] = np.where(stacks == 0, without_stack, self._kind_of_stack[stacks])
+        return found
+
+    def allocated_by(self, kind: int) -> np.ndarray:
+        return self._allocated_by == kind
+
+    def freed_by(self, kind: int) -> np.ndarray:
+        return self._freed_by == kind
+
+    @cached_property
+    def allocated_in_backward_thread(self) -> np.ndarray:
+        """Allocated without a stack on a GPU: threads of the backward pass have no Python stacks."""
+        if not self._backward_has_no_stacks:
+            return self._nothing
+        return (self._blocks.stack == 0) & (self._blocks.start >= 0)
+
+    @cached_property
+    def _backward_has_no_stacks(self) -> bool:
+        """True for a GPU's history with Python stacks only."""
+        action = self._history.action
+        allocations = self._history.stack[action == ALLOC]
+        return bool(np.any(action > FREE_COMPLETED) and np.any(allocations > 0) and np.any(allocations == 0))
+
+    @cached_property
+    def kept_until_zero_grad(self) -> np.ndarray:
+        """Not freed, or freed by ``zero_grad``."""
+        return ~self.freed | self.freed_by(stack_kinds.ZERO_GRAD)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Blocks for which ``applies`` is true get ``category``; ``reason`` tells people why."""
+
+    category: str
+    reason: str
+    applies: Callable[[_Facts], np.ndarray]
+
+
+def _holds_tensor(category: str) -> _Rule:
+    return _Rule(category, 'a tensor of this category was seen in it', lambda of: of.holds_tensor(category))
+
+
+_RULES = (
+    *map(_holds_tensor, TENSOR_CATEGORIES),
+    # By phases.
+    _Rule(TEMPORARY, 'allocated and freed in the same phase', lambda of: of.freed_in_same_phase),
+    _Rule(INPUT, 'allocated while a batch was loaded', lambda of: of.allocated_in(DATALOADER)),
+    _Rule(ACTIVATION, 'allocated in forward, freed in a later phase', lambda of: of.allocated_in(FORWARD) & of.freed),
+    _Rule(
+        ACTIVATION,
+        'allocated in forward of the last batch, not freed',
+        lambda of: of.allocated_in(FORWARD) & of.allocated_in_last_batch,
+    ),
+    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(FORWARD)),
+    _Rule(GRADIENT, 'allocated in backward, kept after it', lambda of: of.allocated_in(BACKWARD)),
+    _Rule(OPTIMIZER_STATE, 'allocated by the optimizer, not freed', lambda of: of.allocated_in(OPTIMIZER) & ~of.freed),
+    _Rule(TEMPORARY, 'allocated by the optimizer, freed in a later phase', lambda of: of.allocated_in(OPTIMIZER)),
+    # By stacks.
+    _Rule(
+        OPTIMIZER_STATE,
+        'by stack: allocated by an optimizer, not freed',
+        lambda of: of.allocated_by(stack_kinds.OPTIMIZER) & ~of.freed,
+    ),
+    _Rule(TEMPORARY, 'by stack: allocated by an optimizer, freed', lambda of: of.allocated_by(stack_kinds.OPTIMIZER)),
+    _Rule(
+        GRADIENT,
+        'by stack: allocated in backward, kept or freed by zero_grad',
+        lambda of: of.allocated_by(stack_kinds.BACKWARD) & of.kept_until_zero_grad,
+    ),
+    _Rule(TEMPORARY, 'by stack: allocated in backward, freed', lambda of: of.allocated_by(stack_kinds.BACKWARD)),
+    _Rule(
+        GRADIENT,
+        'no stack, as in backward threads: kept or freed by zero_grad',
+        lambda of: of.allocated_in_backward_thread & of.kept_until_zero_grad,
+    ),
+    _Rule(TEMPORARY, 'no stack, as in backward threads: freed', lambda of: of.allocated_in_backward_thread),
+    _Rule(
+        ACTIVATION,
+        'by stack: allocated in forward, freed in backward',
+        lambda of: of.allocated_by(stack_kinds.FORWARD) & of.freed_by(stack_kinds.BACKWARD),
+    ),
+    _Rule(
+        ACTIVATION,
+        'by stack: allocated in forward, not freed',
+        lambda of: of.allocated_by(stack_kinds.FORWARD) & ~of.freed,
+    ),
+    _Rule(
+        TEMPORARY, 'by stack: allocated in forward, freed elsewhere', lambda of: of.allocated_by(stack_kinds.FORWARD)
+    ),
+    _Rule(INPUT, 'by stack: allocated by a data loader', lambda of: of.allocated_by(stack_kinds.LOADER)),
+    _Rule(PARAMETER, 'by stack: allocated when its module was made', lambda of: of.allocated_by(stack_kinds.MODULE)),
+    # The rest.
+    _Rule(UNKNOWN, 'allocated before the recording began', lambda of: of.allocated_before),
+)
+_NO_RULE = len(_RULES)
+#: The reasons of the rules, for people, in the order of their codes.
+RULES = (*(rule.reason for rule in _RULES), 'no rule applies')
+
+
 def categories(snapshot: Snapshot, history: DeviceHistory, blocks: Lifetimes) -> Categories:
-    """What each block was for."""
-    count = len(blocks)
-    found = Categories(
-        np.full(count, UNKNOWN, dtype=np.int8), np.zeros(count, dtype=np.int8), _seen(history, blocks, snapshot.tensors)
-    )
-    undecided = np.ones(count, dtype=bool)
-
-    def decide(where: np.ndarray, category: int, rule: str) -> None:
-        chosen = undecided & where
-        found.category[chosen] = category
-        found.rule[chosen] = _RULE[rule]
+    """The category of each block of a device."""
+    facts = _Facts(snapshot, history, blocks)
+    category = np.full(len(blocks), CATEGORIES.index(UNKNOWN), dtype=np.int8)
+    decided_by = np.full(len(blocks), _NO_RULE, dtype=np.int8)
+    undecided = np.ones(len(blocks), dtype=bool)
+    for code, rule in enumerate(_RULES):
+        chosen = undecided & rule.applies(facts)
+        category[chosen] = CATEGORIES.index(rule.category)
+        decided_by[chosen] = code
         undecided[chosen] = False
-
-    if len(snapshot.tensors):
-        seen_as = np.where(found.tensor >= 0, snapshot.tensors.category[found.tensor], -1)
-        for code, name in enumerate(TENSOR_CATEGORIES):
-            decide(seen_as == code, CATEGORIES.index(name), 'seen as that tensor')
-    _by_phases(history, blocks, snapshot.phases, decide)
-    _by_stacks(history, blocks, snapshot.stacks, decide)
-    decide(blocks.start < 0, UNKNOWN, 'allocated before the recording began')
-    return found
+    return Categories(category, decided_by, facts.tensor)
 
 
-def _seen(history: DeviceHistory, blocks: Lifetimes, tensors: Tensors) -> np.ndarray:
-    """For each block the last row of ``tensors`` that lay in it while it was active, or -1."""
+def _tensors_in_blocks(history: DeviceHistory, blocks: Lifetimes, tensors: Tensors) -> np.ndarray:
+    """For each block the last row of ``tensors`` whose address was in it while it was active, or -1."""
     found = np.full(len(blocks), -1, dtype=np.int32)
     if not len(tensors):
         return found
     if history.has_times:
-        counts = np.searchsorted(history.time_us, tensors.time_us, side='right')
+        events_before = np.searchsorted(history.time_us, tensors.time_us, side='right')
     else:
-        counts = np.full(len(tensors), len(history.action))
-    moments = np.unique(counts)
-    if len(moments) > _MOST_MOMENTS:
-        moments = moments[np.linspace(0, len(moments) - 1, _MOST_MOMENTS).astype(int)]
-    for moment in moments.tolist():
-        live = blocks.active_after(moment)
+        events_before = np.full(len(tensors), len(history.action))
+    lookups = np.unique(events_before)
+    if len(lookups) > _MOST_LOOKUPS:
+        lookups = lookups[np.linspace(0, len(lookups) - 1, _MOST_LOOKUPS).astype(int)]
+    for count in lookups.tolist():
+        live = blocks.active_after(count)
         live = live[np.argsort(blocks.address[live], kind='stable')]
         if not len(live):
             continue
-        rows = np.flatnonzero(counts == moment)
+        rows = np.flatnonzero(events_before == count)
         place = np.searchsorted(blocks.address[live], tensors.address[rows], side='right') - 1
         block = live[np.maximum(place, 0)]
         inside = (place >= 0) & (
@@ -129,60 +271,3 @@ def _seen(history: DeviceHistory, blocks: Lifetimes, tensors: Tensors) -> np.nda
         )
         found[block[inside]] = rows[inside]
     return found
-
-
-def _by_phases(history: DeviceHistory, blocks: Lifetimes, phases: Phases, decide: _Decide) -> None:
-    rows = rows_at(history, phases)
-    if rows is None or not len(rows):
-        return
-    last = len(phases)
-    row_after = np.append(rows, last)
-    began = np.where(blocks.start >= 0, row_after[blocks.start], -1)
-    ended = np.where(blocks.freed < blocks.events, row_after[blocks.freed], last)
-    names = np.append(phases.name, -1)
-    code = {name: number for number, name in enumerate(phases.names)}
-    batches = np.append(phases.batch, phases.batch[-1])
-
-    def began_in(name: str) -> np.ndarray:
-        return (began >= 0) & (names[began] == code.get(name, -2))
-
-    kept = ended == last
-    decide((began >= 0) & (began == ended), TEMPORARY, 'allocated and freed in the same phase')
-    decide(began_in('dataloader'), INPUT, 'allocated while a batch was loaded')
-    forward = began_in('forward')
-    decide(forward & ~kept, ACTIVATION, 'allocated in forward, freed later')
-    same_batch = batches[np.maximum(began, 0)] == phases.batch[-1]
-    decide(forward & same_batch, ACTIVATION, 'allocated in forward, still there at the end of its batch')
-    decide(forward, UNKNOWN, 'allocated in forward, kept past its batch')
-    decide(began_in('backward'), GRADIENT, 'allocated in backward, kept after it')
-    optimizer = began_in('optimizer')
-    decide(optimizer & kept, OPTIMIZER_STATE, 'allocated by the optimizer, kept')
-    decide(optimizer, TEMPORARY, 'allocated by the optimizer, freed later')
-
-
-def _by_stacks(history: DeviceHistory, blocks: Lifetimes, stacks: Sequence[Stack], decide: _Decide) -> None:
-    of_stack = stack_kinds(stacks)
-    made = of_stack[blocks.stack]
-    is_freed = (blocks.freed >= 0) & (blocks.freed < blocks.events)
-    freed = np.zeros(len(blocks), dtype=np.int8)
-    freed_by = history.stack[blocks.freed[is_freed]]
-    freed[is_freed] = np.where((freed_by == 0) & _backward_has_no_frames(history), BACKWARD, of_stack[freed_by])
-    decide((made == OPTIMIZER) & ~is_freed, OPTIMIZER_STATE, 'by its stack: made in an optimizer, kept')
-    decide(made == OPTIMIZER, TEMPORARY, 'by its stack: made in an optimizer, freed')
-    cleared = ~is_freed | (freed == ZERO_GRAD)
-    decide((made == BACKWARD) & cleared, GRADIENT, 'by its stack: made in backward, kept or freed by zero_grad')
-    decide(made == BACKWARD, TEMPORARY, 'by its stack: made in backward, freed')
-    threads = (blocks.stack == 0) & (blocks.start >= 0) & _backward_has_no_frames(history)
-    decide(threads & cleared, GRADIENT, 'no frames, as on the threads of backward: kept or freed by zero_grad')
-    decide(threads, TEMPORARY, 'no frames, as on the threads of backward: freed')
-    decide((made == FORWARD) & (freed == BACKWARD), ACTIVATION, 'by its stack: made in forward, freed in backward')
-    decide((made == FORWARD) & ~is_freed, ACTIVATION, 'by its stack: made in forward, kept')
-    decide(made == FORWARD, TEMPORARY, 'by its stack: made in forward, freed elsewhere')
-    decide(made == LOADER, INPUT, 'by its stack: made by a data loader')
-    decide(made == MODULE, PARAMETER, 'by its stack: made with its module')
-
-
-def _backward_has_no_frames(history: DeviceHistory) -> bool:
-    """Whether Python stacks alone were recorded on a GPU, whose backward runs on threads without any."""
-    allocations = history.stack[history.action == ALLOC]
-    return bool(np.any(history.action > FREE_COMPLETED) and np.any(allocations > 0) and np.any(allocations == 0))

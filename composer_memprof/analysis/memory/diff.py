@@ -1,4 +1,4 @@
-"""What grew between two snapshots, or two runs: the peak of each device, by category and by place in the code."""
+"""Changes between two snapshots or two runs: the peak of each device, by category and by place in the code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Optional
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
-from composer_memprof.analysis.run_snapshots import snapshots_of
+from composer_memprof.analysis.run import snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Frame
 
 
 @dataclass(frozen=True)
 class CategoryChange:
-    """Bytes of a category at either peak."""
+    """Bytes of a category at both peaks."""
 
     category: str
     before: int
@@ -27,7 +27,7 @@ class CategoryChange:
 
 @dataclass(frozen=True)
 class PlaceChange:
-    """Bytes and blocks of a place in the code, of one category, at either peak."""
+    """Bytes and blocks of one category of a place in the code, at both peaks."""
 
     category: str
     before: int
@@ -45,8 +45,17 @@ class PlaceChange:
 
 @dataclass(frozen=True)
 class DeviceDiff:
-    """Two peaks of one device, in bytes. ``categories`` and ``places``: what changed most comes first; the changes of
-    either add up to that of the peak. ``reserved``: the most that was, None where it is not known.
+    """Two peaks of one device, in bytes.
+
+    Args:
+        rank (int, optional): None if files were compared.
+        device (int): its index.
+        before (int): allocated at the first peak.
+        after (int): allocated at the second peak.
+        reserved_before (int, optional): the most that was reserved; None if not known.
+        reserved_after (int, optional): likewise.
+        categories (list[CategoryChange]): largest change first; their changes add up to that of the peak.
+        places (list[PlaceChange]): likewise.
     """
 
     rank: Optional[int]
@@ -61,7 +70,7 @@ class DeviceDiff:
 
 @dataclass(frozen=True)
 class Diff:
-    """``before`` and ``after``: the files that were compared. ``notes``: what could not be compared, and why."""
+    """The compared files, the changes of each device, and notes on what could not be compared."""
 
     before: list[str]
     after: list[str]
@@ -69,14 +78,19 @@ class Diff:
     notes: list[str]
 
 
-def diff(before: Path, after: Path) -> Diff:
+def diff(before: Path, after: Path, limit_memory: bool = False) -> Diff:
     """Compare two snapshots, or the newest snapshot of each rank of two runs.
 
+    Args:
+        before (Path): a snapshot, or a run's folder.
+        after (Path): another.
+        limit_memory (bool): as in :func:`~composer_memprof.analysis.snapshot.loading.load_snapshot`.
+
     Raises:
-        SnapshotError: if one of them is none, or a run has none.
-        OSError: if one can't be read.
+        SnapshotError: if a file is not a snapshot, or a run has none.
+        OSError: if a file can't be read.
     """
-    left, right = snapshots_of(before), snapshots_of(after)
+    left, right = snapshots_by_rank(before), snapshots_by_rank(after)
     notes = []
     if None in left or None in right:
         left, right = _first_rank(left), _first_rank(right)
@@ -86,26 +100,26 @@ def diff(before: Path, after: Path) -> Diff:
             notes.append(f'Only {where} has rank {", ".join(alone)}.')
     devices = []
     for rank in [rank for rank in left if rank in right]:
-        answers = report_on(load_snapshot(left[rank])), report_on(load_snapshot(right[rank]))
-        found, more = diff_of(*answers, rank=rank)
+        one, other = (report_on(load_snapshot(paths[rank], limit_memory)) for paths in (left, right))
+        found, more = diff_of(one, other, rank=rank)
         devices += found
         notes += more
     return Diff([str(path) for path in left.values()], [str(path) for path in right.values()], devices, notes)
 
 
 def _first_rank(paths: dict[int | None, Path]) -> dict[int | None, Path]:
-    """A file alone is compared with the first rank of a run."""
+    """A single file is compared with the first rank of a run."""
     return {None: next(iter(paths.values()))}
 
 
 def diff_of(
     before: SnapshotReport, after: SnapshotReport, rank: Optional[int] = None
 ) -> tuple[list[DeviceDiff], list[str]]:
-    """What changed on each device that both have, and a note for each that only one has."""
+    """The changes of each device that both have, and a note for each device that only one has."""
     left = {device.device: device for device in before.devices}
     right = {device.device: device for device in after.devices}
     notes = [
-        f'Device {number} is only in the {"first" if number in left else "second"}.'
+        f'Device {number} is only in the {"first" if number in left else "second"} snapshot.'
         for number in sorted(left.keys() ^ right.keys())
     ]
     both = sorted(left.keys() & right.keys())
@@ -119,12 +133,12 @@ def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> D
     for side, peak in enumerate((before.peak, after.peak)):
         for share in peak.categories:
             categories.setdefault(share.category, [0, 0])[side] += share.bytes
-        for holder in peak.holders:
-            frames = tuple(holder.frames)
-            sums = places.setdefault((holder.category, frames, holder.within), [0, 0, 0, 0])
-            sums[side] += holder.bytes
-            sums[side + 2] += holder.blocks
-            folded[frames] = holder.folded
+        for place in peak.holders:
+            frames = tuple(place.frames)
+            sums = places.setdefault((place.category, frames, place.within), [0, 0, 0, 0])
+            sums[side] += place.bytes
+            sums[side + 2] += place.blocks
+            folded[frames] = place.folded
     return DeviceDiff(
         rank=rank,
         device=before.device,

@@ -1,4 +1,4 @@
-"""The failure that a snapshot was taken for: when it was, what was asked for, and what there was."""
+"""The failure that a snapshot was taken for: when it was, what was requested, and how much memory there was."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from typing import Any, Optional
 import numpy as np
 
 from composer_memprof.analysis.memory.frames import own_frames, within_library
-from composer_memprof.analysis.memory.phases import placed
+from composer_memprof.analysis.memory.phases import batch_and_phase
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, OutOfMemory, Snapshot
 
 
 @dataclass(frozen=True)
 class OutOfMemoryEvent:
-    """The moment at which memory ran out, in bytes. None where it is not known.
+    """An allocation that failed, sizes in bytes; None where a value is not known.
 
-    ``asked``: the place in the code that asked, as frames; ``events``: how many there had been by then.
+    Args:
+        device (int, optional): index of the device.
+        requested (int, optional): size of the allocation.
+        allocated (int, optional): allocated on the device by this process.
+        reserved (int, optional): reserved by this process's allocator.
+        free (int, optional): free on the device.
+        total (int, optional): size of the device's memory.
+        message (str, optional): of the error.
+        events (int, optional): number of events before it.
+        batch (int, optional): the batch it is in.
+        phase (str): the phase it is in, or ``''``.
+        asked (list[Frame]): the frames that allocated, innermost first.
     """
 
     device: Optional[int]
@@ -34,9 +45,9 @@ class OutOfMemoryEvent:
 
 
 def failure_moment(snapshot: Snapshot, history: DeviceHistory) -> Optional[int]:
-    """How many events there had been on a device when the training failed; None where the snapshot is of no failure.
+    """The number of events before the training failed: before the last ``oom`` event, or all if there is none.
 
-    The event of running out, else the end of the recording.
+    None if the snapshot was not taken for a failure.
     """
     if not snapshot.error and snapshot.oom is None:
         return None
@@ -47,8 +58,12 @@ def failure_moment(snapshot: Snapshot, history: DeviceHistory) -> Optional[int]:
 def out_of_memory_of(
     snapshot: Snapshot, totals: Sequence[tuple[np.ndarray, Optional[np.ndarray]]]
 ) -> Optional[OutOfMemoryEvent]:
-    """When and where memory ran out, if it did. ``totals``: of each device the bytes allocated before its first event
-    and after each, and those reserved where that is known.
+    """The allocation that failed, if one did.
+
+    Args:
+        snapshot (Snapshot): the snapshot.
+        totals (Sequence): for each device the bytes allocated before the first event and after each, and the bytes
+            reserved, or None if they are not known.
     """
     found = None if snapshot.oom is None else _as_recorded(snapshot.oom)
     for history, (allocated, reserved) in zip(snapshot.devices, totals):
@@ -56,7 +71,7 @@ def out_of_memory_of(
             found = _as_in_history(snapshot, history, allocated, reserved, found)
     if found is not None and found.events is None and snapshot.devices:
         history = snapshot.devices[0]
-        batch, phase = placed(history, snapshot.phases, len(history.action))
+        batch, phase = batch_and_phase(history, snapshot.phases, len(history.action))
         found = replace(found, batch=batch, phase=phase)
     return found
 
@@ -73,9 +88,9 @@ def _as_in_history(
     reserved: Optional[np.ndarray],
     recorded: Optional[OutOfMemoryEvent],
 ) -> OutOfMemoryEvent:
-    """The last such event of a history; what the recorder was told by the exception counts more."""
+    """The last ``oom`` event of a history. Values that the recorder noted come first."""
     event = int(np.flatnonzero(history.action == OOM)[-1])
-    batch, phase = placed(history, snapshot.phases, event + 1)
+    batch, phase = batch_and_phase(history, snapshot.phases, event + 1)
     seen = {
         'device': history.device,
         'requested': int(history.size[event]),

@@ -1,6 +1,6 @@
-"""What the allocator held of the device, how much of it lay idle, and what made it ask for more.
+"""Reserved memory that is not used: its size, its layout, and the code that made the allocator reserve it.
 
-A CPU has no caching allocator: there nothing of this is known, and nothing is said.
+A CPU has no caching allocator, so none of this exists there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from composer_memprof.analysis.snapshot.model import (
 
 
 @dataclass(frozen=True)
-class Growing:
-    """A place in the code whose requests made the allocator ask the device for more, until the peak.
+class ReservingPlace:
+    """A place in the code whose allocations made the allocator reserve more memory, up to the peak.
 
-    ``bytes`` in ``times`` segments; ``idle`` is the most that was reserved and in no use when it asked.
+    Args:
+        bytes (int): reserved for it.
+        times (int): number of segments.
+        idle (int): the most bytes that were reserved and not active when it allocated.
+        frames (list[Frame]): as in :class:`~composer_memprof.analysis.memory.attribution.PlaceShare`, and the next two.
+        folded (int): number of frames left out.
+        within (Frame, optional): the library's frame that allocated.
     """
 
     bytes: int
@@ -40,17 +46,18 @@ class Growing:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """At the peak: what was reserved and in no use.
+    """Reserved memory at the peak, in bytes.
+
+    With expandable segments the layout at the peak is not known, and the optional values are None.
 
     Args:
-        reserved (int): bytes.
-        allocated (int): bytes of it.
-        idle (int): bytes reserved and not active.
-        idle_segments (int, optional): bytes of it in segments without any block, which could be given back. None
-            where segments grow and shrink in place, so that their layout at the peak is not known; as are the next.
-        holes (int, optional): bytes of it between the blocks of segments in use.
-        largest_hole (int, optional): the largest request, in bytes, that a hole or an empty segment could serve.
-        growing (list[Growing]): who asked for more until then, the largest first.
+        reserved (int): in segments.
+        allocated (int): in allocated blocks.
+        idle (int): reserved and not active.
+        idle_segments (int, optional): idle in segments without any block, which the allocator could release.
+        holes (int, optional): idle between the blocks of other segments.
+        largest_hole (int, optional): the largest request that a hole or an empty segment could serve.
+        growing (list[ReservingPlace]): the places that made the allocator reserve it, largest first.
     """
 
     reserved: int
@@ -59,12 +66,12 @@ class Fragmentation:
     idle_segments: Optional[int]
     holes: Optional[int]
     largest_hole: Optional[int]
-    growing: list[Growing]
+    growing: list[ReservingPlace]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The segments of one pool and stream at the end, in bytes."""
+    """The segments of one pool and stream at the end of the recording: their number, and sums in bytes."""
 
     pool: str
     stream: int
@@ -75,7 +82,7 @@ class Pool:
 
 
 def is_caching(snapshot: Snapshot, history: DeviceHistory) -> bool:
-    """Whether an allocator held segments of the device, and told of them."""
+    """True if the snapshot has segments of a caching allocator."""
     return snapshot.meta.device != 'cpu' and (
         len(history.segments) > 0 or bool(np.any(history.action >= SEGMENT_ALLOC))
     )
@@ -84,7 +91,7 @@ def is_caching(snapshot: Snapshot, history: DeviceHistory) -> bool:
 def reserved_over_time(history: DeviceHistory) -> np.ndarray:
     """Bytes reserved before the first event and after each: int64, one more than there are events.
 
-    Worked back from what is reserved at the end, since a history may have lost its beginning.
+    Computed back from the bytes reserved at the end, since a history may have lost its beginning.
     """
     more = (history.action == SEGMENT_ALLOC) | (history.action == SEGMENT_MAP)
     less = (history.action == SEGMENT_FREE) | (history.action == SEGMENT_UNMAP)
@@ -94,10 +101,10 @@ def reserved_over_time(history: DeviceHistory) -> np.ndarray:
 
 
 def fragmentation(
-    history: DeviceHistory, added: Attribution, count: int, reserved: np.ndarray, active: np.ndarray
+    history: DeviceHistory, attribution: Attribution, count: int, reserved: np.ndarray, active: np.ndarray
 ) -> Fragmentation:
-    """What was reserved and in no use after ``count`` events."""
-    blocks = added.blocks
+    """The fragmentation after ``count`` events."""
+    blocks = attribution.blocks
     live = blocks.active_after(count)
     empty, holes, largest = _layout(history, blocks.address[live], blocks.size[live], count)
     return Fragmentation(
@@ -107,12 +114,12 @@ def fragmentation(
         idle_segments=empty,
         holes=holes,
         largest_hole=largest,
-        growing=_growing(history, added, reserved, active, count),
+        growing=_reserving_places(history, attribution, reserved, active, count),
     )
 
 
 def pools(history: DeviceHistory) -> list[Pool]:
-    """The segments at the end, by pool and stream, the largest first."""
+    """The segments at the end by pool and stream, largest first."""
     segments = history.segments
     sums: dict[tuple[int, int], list[int]] = {}
     columns = (segments.pool, segments.stream, segments.total_size, segments.allocated, segments.active)
@@ -127,7 +134,7 @@ def pools(history: DeviceHistory) -> list[Pool]:
 def _layout(
     history: DeviceHistory, address: np.ndarray, size: np.ndarray, count: int
 ) -> tuple[Optional[int], Optional[int], Optional[int]]:
-    """Idle bytes in empty segments and between blocks, and the largest piece of either; None where it is not known."""
+    """Idle bytes in empty segments, idle bytes between blocks, and the largest hole of both; None if not known."""
     segments = _segments_after(history, count)
     if segments is None or not len(segments[0]):
         return None, None, None
@@ -137,21 +144,21 @@ def _layout(
     ends = starts + totals
     home = np.searchsorted(starts, begin, side='right') - 1
     inside = (home >= 0) & (end <= ends[np.maximum(home, 0)])
-    if not inside.all():  # a block outside of all segments: the end and the history do not tell the same
+    if not inside.all():  # a block outside all segments: the history and the segments at the end contradict each other
         return None, None, None
     used = np.zeros(len(starts), dtype=np.int64)
     np.add.at(used, home, size[order])
-    # A piece of idle memory lies before each block, after the last one before it, and after each segment's last.
+    # There is a hole before each block, and one after the last block of each segment. Some have no bytes.
     opens = np.concatenate([starts, end])
     closes = np.concatenate([ends, begin])
-    pieces = np.sort(closes) - np.sort(opens)
+    holes = np.sort(closes) - np.sort(opens)
     empty = used == 0
     idle = int(totals[empty].sum())
-    return idle, int((totals - used)[~empty].sum()), int(max(pieces.max(), 0))
+    return idle, int((totals - used)[~empty].sum()), int(max(holes.max(), 0))
 
 
 def _segments_after(history: DeviceHistory, count: int) -> Optional[tuple[np.ndarray, np.ndarray]]:
-    """Addresses and sizes of the segments after ``count`` events, in order of address."""
+    """Addresses and sizes of the segments after ``count`` events, in order of address; None with expandable segments."""
     later = history.action[count:]
     if history.segments.expandable.any() or np.any((later == SEGMENT_MAP) | (later == SEGMENT_UNMAP)):
         return None
@@ -167,17 +174,17 @@ def _segments_after(history: DeviceHistory, count: int) -> Optional[tuple[np.nda
     return np.array(order, dtype=np.int64), np.array([held[address] for address in order], dtype=np.int64)
 
 
-def _growing(
-    history: DeviceHistory, added: Attribution, reserved: np.ndarray, active: np.ndarray, count: int
-) -> list[Growing]:
+def _reserving_places(
+    history: DeviceHistory, attribution: Attribution, reserved: np.ndarray, active: np.ndarray, count: int
+) -> list[ReservingPlace]:
     events = np.flatnonzero((history.action[:count] == SEGMENT_ALLOC) | (history.action[:count] == SEGMENT_MAP))
-    place = added.of_stack[history.stack[events]]
+    place = attribution.of_stack[history.stack[events]]
     idle = np.maximum(reserved[events] - active[events], 0)
     size = history.size[events]
     found = []
     for code in np.unique(place).tolist():
         here = place == code
-        at: Place = added.places[code]
+        at: Place = attribution.places[code]
         sums = int(size[here].sum()), int(here.sum()), int(idle[here].max())
-        found.append(Growing(*sums, list(at.frames), at.folded, at.within))
-    return sorted(found, key=lambda growing: -growing.bytes)
+        found.append(ReservingPlace(*sums, list(at.frames), at.folded, at.within))
+    return sorted(found, key=lambda place: -place.bytes)

@@ -1,4 +1,4 @@
-"""Whose code a call stack runs through: the user's own frames first, torch's folded."""
+"""The frames of a call stack that people want to see: the user's own, and the library's that allocated for them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ import numpy as np
 
 from composer_memprof.analysis.snapshot.model import Frame, Stack
 
-#: Packages that call the user's code, or are called by all of it.
+#: Packages that call the user's code, or that all of it calls.
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
-#: What of this project calls the user's code as well: its runner, and its mark on a function.
+#: Files of this package that call the user's code.
 _RUNNER = ('composer_memprof/cli.py', 'composer_memprof/runner.py', 'composer_memprof/recorders/functions/marked.py')
 _INSTALLED = ('site-packages/', 'dist-packages/')
-#: On a GPU the backward pass runs on torch's own threads, which have no Python frames.
+#: A GPU's backward pass runs on torch's own threads, which have no Python frames.
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')
-#: Of torch, what a line calls by name, or by calling a module: their frames tell nothing that the line does not.
+#: Files of torch whose frames add nothing: the line that calls them names the function or module.
 _OPERATORS = ('torch/nn/', 'torch/functional.py', 'torch/_tensor.py', 'torch/_ops.py', 'torch/_jit_internal.py')
 _SHOWN = 6
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where memory was asked for: the user's own frames where there are any, innermost first, and how many are folded.
+    """A place in the code that allocates.
 
-    ``within`` is the frame of a library, innermost, that asked on behalf of these, where they do not tell themselves.
+    Args:
+        frames (tuple[Frame, ...]): innermost first, the user's own if there are any.
+        within (Frame, optional): the innermost frame of a library that allocated for them, if they do not show what
+            allocated.
+        folded (int): number of frames of the stack that are left out.
     """
 
     frames: tuple[Frame, ...]
@@ -35,8 +39,8 @@ class Place:
     folded: int
 
 
-def places(stacks: Sequence[Stack]) -> tuple[list[Place], np.ndarray]:
-    """The distinct places of stacks, and for each stack the index of its place, int32. 0 is that of no stack at all."""
+def places_of(stacks: Sequence[Stack]) -> tuple[list[Place], np.ndarray]:
+    """The distinct places of stacks, and for each stack the index of its place, int32. 0 is the place of no stack."""
     found: dict[tuple[tuple[Frame, ...], Optional[Frame]], int] = {((), None): 0}
     folded = [0]
     index = np.zeros(len(stacks), dtype=np.int32)
@@ -50,7 +54,7 @@ def places(stacks: Sequence[Stack]) -> tuple[list[Place], np.ndarray]:
 
 
 def own_frames(stack: Stack) -> tuple[Frame, ...]:
-    """The user's own frames, innermost first, at most six; failing those, of a library other than the frameworks."""
+    """The user's own frames, innermost first, at most six. If there are none, those of libraries but frameworks."""
     python = [frame for frame in stack if frame.filename.endswith('.py') and not _is_standard_library(frame.filename)]
     own = [frame for frame in python if not is_installed(frame.filename)]
     chosen = [frame for frame in own or python if not _is_framework(frame.filename)] or own or python
@@ -62,10 +66,10 @@ def own_frames(stack: Stack) -> tuple[Frame, ...]:
 
 
 def within_library(stack: Stack, own: tuple[Frame, ...]) -> Optional[Frame]:
-    """The innermost frame of torch, or of another library, if the innermost own frame does not tell what asked.
+    """The innermost library frame, if the innermost own frame does not show what allocated.
 
-    A line that steps an optimizer, starts backward or a whole training asks for many things; one that calls torch's
-    functions and modules, only for what they give.
+    A line that steps an optimizer or starts a backward pass or a training allocates for many purposes. A line that
+    calls a function or module of torch allocates for that one.
     """
     if own == (_BACKWARD,):
         nodes = (frame for frame in stack if frame.name.startswith('torch::autograd::'))
@@ -74,12 +78,12 @@ def within_library(stack: Stack, own: tuple[Frame, ...]) -> Optional[Frame]:
     for frame in stack:
         if own and frame is own[0]:
             return None
-        if _does_more(frame):
+        if _has_many_purposes(frame):
             return frame
     return None
 
 
-def _does_more(frame: Frame) -> bool:
+def _has_many_purposes(frame: Frame) -> bool:
     file = frame.filename
     if not file.endswith('.py') or _is_standard_library(file):
         return False
@@ -88,7 +92,7 @@ def _does_more(frame: Frame) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
-    """Whether a file is the user's, by its path."""
+    """True if the path is of the user's code."""
     return (
         filename.endswith('.py')
         and not _is_standard_library(filename)
@@ -109,7 +113,7 @@ def _is_standard_library(filename: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_framework(filename: str) -> bool:
-    """Whether a file, by its path as such or below the packages' folder, belongs to one of the frameworks."""
+    """True if the path, or the path below the folder of installed packages, is of a framework."""
     return filename.endswith(_RUNNER) or in_package(filename).startswith(tuple(f'{name}/' for name in _FRAMEWORKS))
 
 
@@ -119,7 +123,7 @@ def _is_operator(filename: str) -> bool:
 
 
 def in_package(filename: str) -> str:
-    """A path below the packages' folder: ``torch/optim/adamw.py``."""
+    """The path below the folder of installed packages: ``torch/optim/adamw.py``."""
     for place in _INSTALLED:
         filename = filename.rpartition(place)[2]
     return filename

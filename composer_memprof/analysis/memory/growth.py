@@ -1,4 +1,4 @@
-"""Memory that a steady state would have freed: what grows from batch to batch, and what is left at the end."""
+"""Memory that a steady run would have freed: places that grow with every batch, and blocks that are left at the end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from typing import Optional
 import numpy as np
 
 from composer_memprof.analysis.memory.attribution import Attribution, PlaceShare
-from composer_memprof.analysis.memory.categories import ACTIVATION, INPUT, TEMPORARY, UNKNOWN
+from composer_memprof.analysis.memory.categories import CATEGORIES
 from composer_memprof.analysis.memory.phases import batch_ends, rows_at
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Frame, Snapshot
+from composer_memprof.vocabulary import ACTIVATION, INPUT, TEMPORARY, UNKNOWN
 
-#: Batches at the end of the recording that are compared, and how few of them are too few to tell.
+#: The last batches of the recording that are compared, and the fewest that show growth.
 _COMPARED, _FEWEST = 6, 3
+#: Codes of the categories whose blocks do not outlive their batch.
+_SHORT_LIVED = tuple(CATEGORIES.index(key) for key in (ACTIVATION, INPUT, TEMPORARY, UNKNOWN))
 
 
 @dataclass(frozen=True)
 class GrowingPlace:
-    """A place in the code that held more at the end of every batch compared than at the end of the one before.
+    """A place in the code that has more bytes allocated at the end of each compared batch than of the one before.
 
-    ``at_end``: bytes at the end of each; ``per_batch``: how much more each batch, on average.
+    Args:
+        per_batch (int): average growth in bytes.
+        at_end (list[int]): bytes allocated at the end of each compared batch.
+        frames (list[Frame]): as in :class:`PlaceShare`, and the next two.
+        folded (int): number of frames left out.
+        within (Frame, optional): the library's frame that allocated.
     """
 
     per_batch: int
@@ -32,17 +40,16 @@ class GrowingPlace:
 
 @dataclass(frozen=True)
 class Growth:
-    """What was still allocated at the ends of batches, and at the end.
+    """Bytes that were still allocated at the ends of batches and at the end of the recording.
 
     Args:
-        batches (list[int]): the last that ended within the recording, compared below; empty where the recorder did
-            not tell of batches.
+        batches (list[int]): the last batches that ended within the recording; empty if it has no phases.
         at_end (list[int]): bytes allocated at the end of each.
-        steady (bool, optional): whether nothing grew in every one of them; None for fewer than three batches.
-        growing (list[GrowingPlace]): what did, the fastest first.
-        held (list[PlaceShare]): allocated within the recording and still there at its end, other than parameters,
-            buffers, gradients and the optimizer's state; where batches are known, allocated before the last one.
-        held_bytes (int): of all these.
+        steady (bool, optional): True if no place grew in each of them; None for fewer than three batches.
+        growing (list[GrowingPlace]): places that grew in each of them, the fastest first.
+        held (list[PlaceShare]): blocks allocated within the recording and not freed, without parameters, buffers,
+            gradients and optimizer state. If batches are known, only those allocated before the last batch.
+        held_bytes (int): their sum.
     """
 
     batches: list[int]
@@ -53,39 +60,39 @@ class Growth:
     held_bytes: int
 
 
-def growth(snapshot: Snapshot, history: DeviceHistory, added: Attribution) -> Growth:
-    """What grew, and what was held."""
+def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Growth:
+    """The growth of one device's memory."""
     ends = batch_ends(history, snapshot.phases)[-_COMPARED:]
-    blocks = added.blocks
-    by_place = np.zeros((len(ends), len(added.places)), dtype=np.int64)
+    blocks = attribution.blocks
+    by_place = np.zeros((len(ends), len(attribution.places)), dtype=np.int64)
     for row, (_, count) in enumerate(ends):
         live = blocks.allocated_after(count)
         live = live[blocks.start[live] >= 0]
-        np.add.at(by_place[row], added.place[live], blocks.size[live])
+        np.add.at(by_place[row], attribution.place[live], blocks.size[live])
     allocated = blocks.allocated()
     growing = []
     if len(ends) >= _FEWEST:
         steps = np.diff(by_place, axis=0)
         for place in np.flatnonzero((steps > 0).all(axis=0)).tolist():
-            at = added.places[place]
+            at = attribution.places[place]
             per_batch = int(steps[:, place].sum()) // len(steps)
             sizes = by_place[:, place].tolist()
             growing.append(GrowingPlace(per_batch, sizes, list(at.frames), at.folded, at.within))
-    held = _held(snapshot, history, added)
+    held = _held(snapshot, history, attribution)
     return Growth(
         batches=[batch for batch, _ in ends],
         at_end=[int(allocated[count]) for _, count in ends],
         steady=None if len(ends) < _FEWEST else not growing,
         growing=sorted(growing, key=lambda place: -place.per_batch),
-        held=added.by_place(held),
+        held=attribution.by_place(held),
         held_bytes=int(blocks.size[held].sum()),
     )
 
 
-def _held(snapshot: Snapshot, history: DeviceHistory, added: Attribution) -> np.ndarray:
-    blocks = added.blocks
-    passing = np.isin(added.categories.category, (ACTIVATION, INPUT, TEMPORARY, UNKNOWN))
-    held = (blocks.start >= 0) & (blocks.freed == blocks.events) & passing
+def _held(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> np.ndarray:
+    blocks = attribution.blocks
+    short_lived = np.isin(attribution.categories.category, _SHORT_LIVED)
+    held = (blocks.start >= 0) & (blocks.freed == blocks.events) & short_lived
     rows = rows_at(history, snapshot.phases)
     if rows is not None and len(rows):
         batch = np.where(rows >= 0, snapshot.phases.batch[np.maximum(rows, 0)], -1)

@@ -1,4 +1,4 @@
-"""From events to blocks: when each was allocated, when freed, and what it was worth in bytes."""
+"""From events to blocks: when each was allocated and freed, and its size."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, Devi
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """The blocks of one device, a row each, in order of their addresses and times.
+    """The blocks of one device, one row each, in order of address and time.
 
-    A block counts as *allocated* from its ``alloc`` until its owner frees it (``free_requested``), as *active* until
-    the allocator has it back (``free_completed``), which is later where another stream still uses it. These are
-    torch's own ``allocated_bytes`` and ``active_bytes``. What is the case "after k events" is the case for the blocks
-    with ``start < k <= freed``, or ``<= completed``.
+    A block is *allocated* from its ``alloc`` until its owner frees it (``free_requested``). It is *active* until the
+    allocator can reuse it (``free_completed``), which is later if another stream still uses it. These are torch's own
+    ``allocated_bytes`` and ``active_bytes``. After ``k`` events the blocks with ``start < k <= freed`` are allocated,
+    those with ``start < k <= completed`` active.
 
     Args:
         address (ndarray): uint64.
         start (ndarray): int64, index of the event that allocated it; -1 if that was before the recording.
-        freed (ndarray): int64, index of the event with which it was freed; the number of events if it never was.
-        completed (ndarray): int64, likewise, with which the allocator had it back.
-        size (ndarray): int64, bytes: as the allocator rounded it up where the snapshot's end tells, else as asked for.
-        requested (ndarray): int64, bytes as asked for.
-        stack (ndarray): int32, an index into the snapshot's ``stacks``; 0 where only its end was seen.
-        module (ndarray): int32, an index into the snapshot's ``modules``.
-        events (int): how many there are.
+        freed (ndarray): int64, index of the event that freed it; ``events`` if it was not freed.
+        completed (ndarray): int64, index of the event after which the allocator could reuse it; ``events`` if none.
+        size (ndarray): int64, bytes: rounded up by the allocator if the snapshot's end has the block, else as requested.
+        requested (ndarray): int64, bytes as requested.
+        stack (ndarray): int32, index into the snapshot's ``stacks``; 0 if its ``alloc`` is not in the history.
+        module (ndarray): int32, index into the snapshot's ``modules``.
+        events (int): number of events.
     """
 
     address: np.ndarray
@@ -44,11 +44,11 @@ class Lifetimes:
         return len(self.start)
 
     def allocated_after(self, count: int) -> np.ndarray:
-        """Which blocks are allocated after ``count`` events: indices."""
+        """Indices of the blocks that are allocated after ``count`` events."""
         return np.flatnonzero((self.start < count) & (self.freed >= count))
 
     def active_after(self, count: int) -> np.ndarray:
-        """Which blocks are active after ``count`` events: indices."""
+        """Indices of the blocks that are active after ``count`` events."""
         return np.flatnonzero((self.start < count) & (self.completed >= count))
 
     def allocated(self) -> np.ndarray:
@@ -67,10 +67,10 @@ class Lifetimes:
 
 
 def lifetimes(history: DeviceHistory) -> Lifetimes:
-    """Pair each allocation with its release, and with what is left at the end.
+    """Pair each allocation with its free, and with the block that is left at the end.
 
-    A history may have lost its beginning: a release without an allocation, and a block at the end that no event
-    tells of, were there before. An allocation at an address that was never seen freed frees what was there.
+    A history may have lost its beginning. So a free without an allocation, and a block at the end without any event,
+    belong to blocks that existed before. An allocation at an address that was not freed ends the block there.
     """
     count = len(history.action)
     chosen = np.flatnonzero(history.action <= FREE_COMPLETED)
@@ -78,10 +78,10 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     action, address = history.action[order], history.address[order]
     other_address = np.ones(len(order), dtype=bool)
     other_address[1:] = address[1:] != address[:-1]
-    first = np.flatnonzero((action == ALLOC) | other_address)  # the row with which a block's life begins
+    first = np.flatnonzero((action == ALLOC) | other_address)  # the row where a block's life begins
     life = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
 
-    is_last = np.ones(len(first), dtype=bool)  # the last known of its address
+    is_last = np.ones(len(first), dtype=bool)  # the last life at its address
     is_last[:-1] = other_address[first[1:]]
     next_start = np.full(len(first), count, dtype=np.int64)
     next_start[:-1][~is_last[:-1]] = order[first[1:]][~is_last[:-1]]
@@ -94,7 +94,7 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     stack = np.where(seen, history.stack[order[first]], 0).astype(np.int32)
     module = np.where(seen, history.module[order[first]], 0).astype(np.int32)
 
-    # What is left at the end says how much a block really takes, and knows blocks that no event tells of.
+    # The blocks at the end have rounded sizes. Some of them have no event.
     blocks = history.blocks
     begins = address[first]
     last = np.flatnonzero(is_last)
@@ -104,14 +104,14 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     at_end[known] = completed[last[place[known]]] == count
     same = last[place[at_end]]
     size[same], requested[same] = blocks.size[at_end], blocks.requested[at_end]
-    # A format, or a history, without the completion of what is not there any more.
+    # Freed blocks without a free_completed event: some formats have none, and a history may have lost it.
     gone = np.ones(len(first), dtype=bool)
     gone[same] = False
     gone &= (completed == count) & (freed < count)
     completed[gone] = freed[gone]
 
     more = ~at_end
-    unseen = np.where(known[more], count - 1, -1)  # seen freed, and there again at the end
+    unseen = np.where(known[more], count - 1, -1)  # freed, and there again at the end
     return Lifetimes(
         address=np.concatenate([begins, blocks.address[more]]),
         start=np.concatenate([start, unseen]),
@@ -126,8 +126,8 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
 
 
 def _first_in_life(life: np.ndarray, order: np.ndarray, wanted: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-    """The first of the wanted events in each life."""
+    """The first of the wanted events in each life, or ``otherwise``."""
     rows = np.flatnonzero(wanted)[::-1]
     found = otherwise.copy()
-    found[life[rows]] = order[rows]  # of several, the assignment leaves the last: here the first
+    found[life[rows]] = order[rows]  # of several values, NumPy keeps the last one assigned, here the first event
     return found

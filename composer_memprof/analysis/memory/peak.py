@@ -1,37 +1,35 @@
-"""The most that was allocated at once, when that was, and what it was."""
+"""The largest number of allocated bytes, when it was reached, and the blocks that made it up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Optional
 
-import numpy as np
-
 from composer_memprof.analysis.memory.attribution import Attribution, CategoryShare, ModuleShare, PlaceShare
-from composer_memprof.analysis.memory.lifetimes import lifetimes
-from composer_memprof.analysis.memory.phases import placed
+from composer_memprof.analysis.memory.phases import batch_and_phase
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that was allocated at once on one device.
+    """The allocated bytes of one device after ``event`` events, where they are largest or where the training failed.
 
-    ``holders``, ``categories`` and ``modules`` each add up to ``bytes`` exactly. What a block counts with is said in
-    :class:`~composer_memprof.analysis.memory.lifetimes.Lifetimes`.
+    ``categories``, ``modules`` and ``holders`` each add up to ``bytes`` exactly. See
+    :class:`~composer_memprof.analysis.memory.lifetimes.Lifetimes` for the size of a block.
 
     Args:
         device (int): its index.
         bytes (int): allocated.
-        requested (int): bytes of it, before they were rounded up, as far as the snapshot tells.
-        event (int): how many events there were up to the peak, of ``events``.
-        time_us (int, optional): from the first event; None where the format has no times.
-        batch (int, optional): in which it was; None where the recorder did not tell.
-        phase (str): likewise; ``''``.
-        allocated_before (int): bytes of it that were allocated before the recording began.
-        categories (list[CategoryShare]): the largest first, as the other two.
-        modules (list[ModuleShare]): by module.
-        holders (list[PlaceShare]): by place in the code.
+        requested (int): bytes as requested, before the allocator rounded them up.
+        event (int): number of events up to it, of ``events``.
+        events (int): number of events in the recording.
+        time_us (int, optional): since the first event; None if the format has no times.
+        batch (int, optional): the batch it is in; None if the recording has no phases.
+        phase (str): the phase it is in; ``''`` if the recording has no phases.
+        allocated_before (int): bytes of blocks that were allocated before the recording began.
+        categories (list[CategoryShare]): by category, largest first.
+        modules (list[ModuleShare]): by module, largest first.
+        holders (list[PlaceShare]): by place in the code, largest first.
     """
 
     device: int
@@ -48,28 +46,23 @@ class Peak:
     holders: list[PlaceShare]
 
 
-def allocated_over_time(history: DeviceHistory) -> np.ndarray:
-    """Bytes allocated before the first event and after each: int64, one more than there are events."""
-    return lifetimes(history).allocated()
-
-
-def peak_of(snapshot: Snapshot, history: DeviceHistory, added: Attribution, count: int) -> Peak:
-    """What was allocated after ``count`` events, which is the peak."""
-    live = added.blocks.allocated_after(count)
-    size = added.blocks.size[live]
+def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution, count: int) -> Peak:
+    """The blocks that are allocated after ``count`` events."""
+    live = attribution.blocks.allocated_after(count)
+    size = attribution.blocks.size[live]
     times = history.time_us
-    batch, phase = placed(history, snapshot.phases, count)
+    batch, phase = batch_and_phase(history, snapshot.phases, count)
     return Peak(
         device=history.device,
         bytes=int(size.sum()),
-        requested=int(added.blocks.requested[live].sum()),
+        requested=int(attribution.blocks.requested[live].sum()),
         event=count,
         events=len(history.action),
         time_us=int(times[count - 1] - times[0]) if count and history.has_times else None,
         batch=batch,
         phase=phase,
-        allocated_before=int(size[added.blocks.start[live] < 0].sum()),
-        categories=added.by_category(live),
-        modules=added.by_module(live),
-        holders=added.by_place(live),
+        allocated_before=int(size[attribution.blocks.start[live] < 0].sum()),
+        categories=attribution.by_category(live),
+        modules=attribution.by_module(live),
+        holders=attribution.by_place(live),
     )

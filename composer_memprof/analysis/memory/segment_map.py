@@ -1,4 +1,4 @@
-"""The segments at the end of the recording, each with its blocks and what is free between them, in order of address."""
+"""The layout of the segments at the end of the recording: blocks and free memory in order of address."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import numpy as np
 
 from composer_memprof.analysis.snapshot.model import DeviceHistory
 
-#: Pools and streams that are told apart, the largest first.
+#: Pools and streams with a group of their own, the largest; the others share one.
 _MOST_GROUPS = 40
 FREE, ALLOCATED, AWAITING = range(3)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The segments of one pool and stream; of several, the smallest, where ``others`` says of how many.
+    """The segments of one pool and stream, or of all the smaller ones together.
 
     Args:
         pool (str): its name.
         stream (int): its number.
-        segments (int): how many there are.
-        sizes (tuple[int, int, int]): their bytes that are free, allocated, and freed but awaited by another stream.
-        left_out (int): segments that are not drawn one by one.
-        sizes_left_out (tuple[int, int, int]): likewise, of these.
-        others (int): how many further pools and streams this stands for; 0 where it is one.
+        segments (int): number of segments.
+        sizes (tuple[int, int, int]): bytes that are free, allocated, and freed but used by another stream.
+        left_out (int): number of segments that are not drawn one by one.
+        sizes_left_out (tuple[int, int, int]): as ``sizes``, in these segments.
+        others (int): number of pools and streams together; 0 for a single one.
     """
 
     pool: str
@@ -38,25 +38,26 @@ class Group:
 
 @dataclass(frozen=True)
 class SegmentMap:
-    """What the allocator held at the end of the recording, in bytes.
+    """All segments in numbers, and the largest ones as pieces to draw. A piece is a block or free memory.
 
     Args:
-        segments (int): how many there are.
-        reserved (int): bytes in them.
-        allocated (int): of it in blocks that are allocated.
-        awaiting (int): in blocks that were freed and that another stream still uses.
-        empty_segments (int): segments without any block, with
-        free_in_empty (int): bytes, and
-        free_in_split (int): bytes that are free in the others, beside or between blocks.
-        largest_free (int): the largest free piece.
-        groups (list[Group]): by pool and stream, the largest first.
-        size (ndarray): int64, of each segment that is drawn; by group, the largest first.
-        group (ndarray): int32, an index into ``groups``.
-        expandable (ndarray): bool.
-        piece_segment (ndarray): int32, for each piece an index into the segments drawn; ascending, by address in each.
-        piece_size (ndarray): int64.
-        piece_state (ndarray): int8: ``FREE``, ``ALLOCATED``, ``AWAITING``.
-        piece_block (ndarray): int32, a row of the history's ``blocks``; -1 of what is free.
+        segments (int): number of segments.
+        reserved (int): their bytes.
+        allocated (int): bytes in allocated blocks.
+        awaiting (int): bytes in blocks that were freed and that another stream still uses.
+        empty_segments (int): number of segments without any block.
+        free_in_empty (int): bytes of these segments.
+        free_in_split (int): free bytes in the other segments.
+        largest_free (int): bytes of the largest free piece.
+        groups (list[Group]): by pool and stream, largest first.
+        size (ndarray): int64, of each drawn segment, in order of group and then largest first.
+        group (ndarray): int32, for each drawn segment an index into ``groups``.
+        expandable (ndarray): bool, for each drawn segment.
+        piece_segment (ndarray): int32, for each piece the number of its drawn segment, ascending; within a segment,
+            pieces are in order of address.
+        piece_size (ndarray): int64, for each piece.
+        piece_state (ndarray): int8, for each piece ``FREE``, ``ALLOCATED`` or ``AWAITING``.
+        piece_block (ndarray): int32, for each piece its row in the history's ``blocks``; -1 if it is free.
     """
 
     segments: int
@@ -78,7 +79,7 @@ class SegmentMap:
 
 
 def segment_map(history: DeviceHistory, most_pieces: int) -> SegmentMap:
-    """The map of a device's segments, of which the largest are drawn one by one, in at most ``most_pieces`` pieces."""
+    """The map of a device's segments. The largest are drawn one by one, in at most ``most_pieces`` pieces."""
     segments = history.segments
     home, begin, size, state, block = _pieces(history)
     count = len(segments)
@@ -136,7 +137,7 @@ def _three(sums: np.ndarray) -> tuple[int, int, int]:
 
 
 def _groups(history: DeviceHistory) -> tuple[np.ndarray, list[tuple[str, int]], int]:
-    """For each segment its pool and stream as an index, the largest first, and these; and how many are put together."""
+    """For each segment the number of its group; each group's pool and stream; how many share the last group."""
     segments = history.segments
     keys = np.stack([segments.pool.astype(np.int64), segments.stream], axis=1)
     found, which = np.unique(keys, axis=0, return_inverse=True)
@@ -150,9 +151,7 @@ def _groups(history: DeviceHistory) -> tuple[np.ndarray, list[tuple[str, int]], 
 
 
 def _pieces(history: DeviceHistory) -> tuple[np.ndarray, ...]:
-    """Blocks and what is free beside them: segment, begin, size, state and row of each. A block outside of every
-    segment, which no allocator writes, is left out.
-    """
+    """Segment, begin, size, state and row of each block and each free piece. Blocks outside all segments are dropped."""
     segments, blocks = history.segments, history.blocks
     by_address = np.argsort(segments.address, kind='stable')
     starts = segments.address[by_address].astype(np.int64)
@@ -163,7 +162,7 @@ def _pieces(history: DeviceHistory) -> tuple[np.ndarray, ...]:
     home = np.searchsorted(starts, begin, side='right') - 1
     inside = (home >= 0) & (end <= ends[np.maximum(home, 0)]) if len(starts) else np.zeros(len(row), dtype=bool)
     row, begin, end, home = row[inside], begin[inside], end[inside], home[inside]
-    # What is free lies before each block, after the one before it, and after each segment's last.
+    # There is a free piece before each block, and one after the last block of each segment. Some have no bytes.
     first = np.ones(len(row), dtype=bool)
     first[1:] = home[1:] != home[:-1]
     before = np.where(first, starts[home], np.concatenate([[0], end[:-1]]))

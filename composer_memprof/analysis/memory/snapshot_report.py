@@ -1,4 +1,4 @@
-"""All that a snapshot answers, as plain data: what ``inspect`` prints, its ``--json``, ``diff`` and the summary."""
+"""The report on a snapshot, as plain data: ``inspect`` prints it, ``diff`` compares two, the summary shortens it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.attribution import Attribution, attribution
+from composer_memprof.analysis.memory.attribution import Attribution, attribute
 from composer_memprof.analysis.memory.categories import categories
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_of
 from composer_memprof.analysis.memory.fragmentation import (
@@ -22,27 +22,30 @@ from composer_memprof.analysis.memory.growth import Growth, growth
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.peak import Peak, peak_of
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Meta, Snapshot
+from composer_memprof.recorders.allocations.notes import VERSION
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What one device's history answers, in bytes.
+    """The report on one device, sizes in bytes.
+
+    Without a caching allocator, as on a CPU, the optional values are None.
 
     Args:
         device (int): its index.
         peak (Peak): the most that was allocated.
         active_peak (int): the most that was active.
         allocated_at_start (int): allocated before the first event.
-        allocated_at_end (int): allocated after the last.
-        reserved_peak (int, optional): the most that was reserved; None where there is no caching allocator.
-        reserved_at_end (int, optional): likewise.
-        requested_at_end (int): bytes of the blocks at the end as they were asked for, against
-        rounded_at_end (int): as the allocator rounded them up.
-        fragmentation (Fragmentation, optional): at the peak; None where there is no caching allocator.
+        allocated_at_end (int): allocated after the last event.
+        reserved_peak (int, optional): the most that was reserved.
+        reserved_at_end (int, optional): reserved after the last event.
+        requested_at_end (int): sum of the blocks at the end, as requested.
+        rounded_at_end (int): sum of the blocks at the end, as the allocator rounded them up.
+        fragmentation (Fragmentation, optional): at the peak.
         pools (list[Pool]): the segments at the end.
         growth (Growth): from batch to batch, and what was left.
-        at_failure (Peak, optional): what was allocated when the training failed, where the snapshot is of that: at
-            the event of running out, else at the end of the recording.
+        at_failure (Peak, optional): what was allocated when the training failed: before the ``oom`` event, else at
+            the end of the recording. None if the snapshot was not taken for a failure.
     """
 
     device: int
@@ -62,7 +65,7 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class SnapshotReport:
-    """What a snapshot answers. ``notes``: what it can not answer, and why, one sentence each."""
+    """The report on a snapshot. ``notes`` say what it can't show and why, one sentence each."""
 
     meta: Meta
     error: str
@@ -72,14 +75,14 @@ class SnapshotReport:
 
 
 def report_on(snapshot: Snapshot) -> SnapshotReport:
-    """All that the snapshot answers."""
+    """Analyze a snapshot."""
     devices, totals = [], []
     for history in snapshot.devices:
         blocks = lifetimes(history)
-        added = attribution(snapshot, blocks, categories(snapshot, history, blocks))
+        attribution = attribute(snapshot, blocks, categories(snapshot, history, blocks))
         allocated = blocks.allocated()
         reserved = reserved_over_time(history) if is_caching(snapshot, history) else None
-        devices.append(_device(snapshot, history, added, allocated, reserved))
+        devices.append(_device(snapshot, history, attribution, allocated, reserved))
         totals.append((allocated, reserved))
     return SnapshotReport(
         snapshot.meta, snapshot.error, out_of_memory_of(snapshot, totals), devices, notes_of(snapshot)
@@ -89,15 +92,15 @@ def report_on(snapshot: Snapshot) -> SnapshotReport:
 def _device(
     snapshot: Snapshot,
     history: DeviceHistory,
-    added: Attribution,
+    attribution: Attribution,
     allocated: np.ndarray,
     reserved: Optional[np.ndarray],
 ) -> DeviceReport:
-    count = int(allocated.argmax())  # the first of several equal ones
-    active = added.blocks.active()
+    count = int(allocated.argmax())  # the first of equal ones
+    active = attribution.blocks.active()
     return DeviceReport(
         device=history.device,
-        peak=peak_of(snapshot, history, added, count),
+        peak=peak_of(snapshot, history, attribution, count),
         active_peak=int(active.max()),
         allocated_at_start=int(allocated[0]),
         allocated_at_end=int(allocated[-1]),
@@ -105,24 +108,31 @@ def _device(
         reserved_at_end=None if reserved is None else int(reserved[-1]),
         requested_at_end=int(history.blocks.requested.sum()),
         rounded_at_end=int(history.blocks.size.sum()),
-        fragmentation=None if reserved is None else fragmentation(history, added, count, reserved, active),
+        fragmentation=None if reserved is None else fragmentation(history, attribution, count, reserved, active),
         pools=[] if reserved is None else pools(history),
-        growth=growth(snapshot, history, added),
-        at_failure=_at_failure(snapshot, history, added),
+        growth=growth(snapshot, history, attribution),
+        at_failure=_at_failure(snapshot, history, attribution),
     )
 
 
-def _at_failure(snapshot: Snapshot, history: DeviceHistory, added: Attribution) -> Optional[Peak]:
+def _at_failure(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Optional[Peak]:
     count = failure_moment(snapshot, history)
-    return None if count is None else peak_of(snapshot, history, added, count)
+    return None if count is None else peak_of(snapshot, history, attribution, count)
 
 
 def notes_of(snapshot: Snapshot) -> list[str]:
-    """What the snapshot can not answer, and why."""
+    """What the snapshot can't show, and why."""
     notes = []
+    if snapshot.notes_version > VERSION:
+        notes.append(
+            f'A newer composer_memprof made this snapshot (version {snapshot.notes_version} of its notes, known here is '
+            f'{VERSION}); some notes may be missing.'
+        )
     if snapshot.devices and not len(snapshot.phases):
-        notes.append('No phases of the training were recorded: categories are told by stacks and lifetimes alone.')
+        notes.append('The recording has no phases of training, so categories come from stacks and lifetimes only.')
     if snapshot.meta.device == 'cpu':
-        notes.append('A CPU has no caching allocator: nothing is known of reserved memory.')
-        notes.append('On a CPU, what was allocated before the recording is seen only if it was freed within it.')
+        notes.append('A CPU has no caching allocator, so there is no reserved memory.')
+        notes.append(
+            'On a CPU, memory that was allocated before the recording is counted only if it was freed during it.'
+        )
     return notes

@@ -1,4 +1,4 @@
-"""Which part of the training a call stack belongs to, told by its frames."""
+"""The part of training that a call stack belongs to."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import numpy as np
 
 from composer_memprof.analysis.snapshot.model import Frame, Stack
 
-#: In the order of their codes.
-KINDS = ('unknown', 'forward', 'backward', 'optimizer', 'zero_grad', 'loader', 'module')
+#: Codes of the kinds. ``MODULE`` is the creation of a module.
 UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, LOADER, MODULE = range(7)
-#: Of a frame that is the trainer's own: what lies further out says nothing.
+#: Kind of a trainer's frame: the frames around it do not count.
 _TRAINER = -1
 
 _MAKES_MODULES = ('__init__', 'reset_parameters', '_apply', 'to_empty')
 
 
 def stack_kinds(stacks: Sequence[Stack]) -> np.ndarray:
-    """The kind of each stack: int8.
+    """The kind of each stack, int8: that of the innermost frame that has one.
 
-    The innermost frame that tells decides: a trainer that runs forward inside the optimizer's step, as Composer does,
-    has the optimizer in every stack.
+    Composer runs forward and backward inside the optimizer's step, so frames outside its training step do not count.
     """
     known: dict[Frame, int] = {}
     kinds = np.zeros(len(stacks), dtype=np.int8)

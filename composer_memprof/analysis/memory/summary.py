@@ -1,72 +1,194 @@
-"""An answer in about 4 KiB, to stand beside its snapshot: enough to say what happened without the snapshot."""
+"""The ``.summary.json`` beside a snapshot: what happened, in at most 4096 bytes. One type, one writer, one reader."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+import types
+import typing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, TypeVar, Union
 
 from composer_memprof.analysis.memory.attribution import PlaceShare
+from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
 from composer_memprof.analysis.memory.growth import GrowingPlace
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
-from composer_memprof.analysis.snapshot.model import Frame, Snapshot
+from composer_memprof.analysis.snapshot.model import Frame, Meta, Snapshot
+from composer_memprof.analysis.snapshot.untrusted import LARGEST, printable, shown
 
-_LARGEST, _TOP, _FRAMES, _DEVICES, _TEXT = 4096, 10, 2, 8, 300
+#: Raised when a key changes its meaning. A summary without a version has version 1.
+VERSION = 1
+#: Of the file; and the largest file that is read, since a newer version may write more.
+_MOST_BYTES, _MOST_BYTES_READ = 4096, 1 << 20
+#: Most places, frames of a place, devices, and bytes of a text.
+_PLACES, _FRAMES, _DEVICES, _TEXT = 10, 2, 8, 300
 
 
-def summary_of(answer: SnapshotReport) -> dict[str, Any]:
-    """Peaks and their places, the largest stacks and categories, the end of memory: JSON of 4096 bytes at most.
+class SummaryError(ValueError):
+    """The file is not a summary. The message is one line."""
 
-    With many devices or long names the lists get shorter; ``devices_left_out`` says how many are not there.
-    """
-    order = sorted(answer.devices, key=lambda device: -device.peak.bytes)
-    for devices, top in ((_DEVICES, _TOP), (_DEVICES, 5), (4, 5), (4, 3), (2, 3), (1, 3), (1, 1)):
-        summary = {
-            'meta': {key: _short(value) for key, value in dataclasses.asdict(answer.meta).items()},
-            'error': _short(answer.error),
-            'oom': None if answer.oom is None else _oom(answer),
-            'devices': [_device(device, top) for device in order[:devices]],
-            'devices_left_out': max(len(order) - devices, 0),
-        }
-        if len(json.dumps(summary).encode()) <= _LARGEST:
+
+@dataclass(frozen=True)
+class OutOfMemorySummary:
+    """As :class:`OutOfMemoryEvent`; ``asked`` are its frames, such as ``train.py:7 step``."""
+
+    device: Optional[int]
+    requested: Optional[int]
+    allocated: Optional[int]
+    reserved: Optional[int]
+    free: Optional[int]
+    total: Optional[int]
+    message: Optional[str]
+    events: Optional[int]
+    batch: Optional[int]
+    phase: str
+    asked: list[str]
+
+
+@dataclass(frozen=True)
+class PeakSummary:
+    """As :class:`Peak`."""
+
+    bytes: int
+    event: int
+    events: int
+    time_us: Optional[int]
+    batch: Optional[int]
+    phase: str
+    allocated_before: int
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """What was allocated when the training failed; ``categories`` are bytes by category."""
+
+    bytes: int
+    batch: Optional[int]
+    phase: str
+    categories: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PlaceSummary:
+    """A place in the code and its bytes at the peak; ``at`` are its frames, or the module that ran."""
+
+    bytes: int
+    blocks: int
+    category: str
+    at: list[str]
+
+
+@dataclass(frozen=True)
+class GrowthSummary:
+    """A place in the code that grows with every batch, by ``per_batch`` bytes."""
+
+    per_batch: int
+    at: list[str]
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """The largest parts of a :class:`DeviceReport`; ``categories`` are bytes by category at the peak."""
+
+    device: int
+    peak: PeakSummary
+    categories: dict[str, int]
+    at_failure: Optional[FailureSummary]
+    holders: list[PlaceSummary]
+    allocated_at_end: int
+    reserved_peak: Optional[int]
+    idle_at_peak: Optional[int]
+    largest_hole: Optional[int]
+    steady: Optional[bool]
+    growing: list[GrowthSummary]
+
+
+@dataclass(frozen=True)
+class SnapshotSummary:
+    """The summary of a snapshot. ``devices`` has those with the largest peaks, ``devices_left_out`` counts the rest."""
+
+    meta: Meta
+    error: str
+    oom: Optional[OutOfMemorySummary]
+    devices: list[DeviceSummary]
+    devices_left_out: int
+    version: int = VERSION
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in the file."""
+        return dataclasses.asdict(self)
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_summary(snapshot: Snapshot, path: Path) -> None:
+    """Write the summary of a snapshot to ``path``."""
+    path.write_text(_as_json(summary_of(report_on(snapshot))), encoding='utf-8')
+
+
+def summary_of(report: SnapshotReport) -> SnapshotSummary:
+    """The summary of a report, at most 4096 bytes as JSON: with many devices or long names, lists get shorter."""
+    devices = sorted(report.devices, key=lambda device: -device.peak.bytes)
+    for most, places in ((_DEVICES, _PLACES), (_DEVICES, 5), (4, 5), (4, 3), (2, 3), (1, 3), (1, 1)):
+        summary = SnapshotSummary(
+            meta=Meta(*map(_short, dataclasses.astuple(report.meta))),
+            error=_short(report.error),
+            oom=None if report.oom is None else _oom(report.oom),
+            devices=[_device(device, places) for device in devices[:most]],
+            devices_left_out=max(len(devices) - most, 0),
+        )
+        if len(_as_json(summary).encode()) <= _MOST_BYTES:
             break
     return summary
 
 
-def _device(device: DeviceReport, top: int) -> dict[str, Any]:
+def _as_json(summary: SnapshotSummary) -> str:
+    return json.dumps(summary.as_dict())
+
+
+def _device(device: DeviceReport, places: int) -> DeviceSummary:
     peak, lost = device.peak, device.fragmentation
-    shown = ('bytes', 'event', 'events', 'time_us', 'batch', 'phase', 'allocated_before')
-    return {
-        'device': device.device,
-        'peak': {key: _short(getattr(peak, key)) for key in shown},
-        'categories': {share.category: share.bytes for share in peak.categories},
-        'at_failure': None if device.at_failure is None else _failed(device.at_failure),
-        'holders': [
-            {'bytes': holder.bytes, 'blocks': holder.blocks, 'category': holder.category, 'at': _at(holder)}
-            for holder in peak.holders[:top]
+    return DeviceSummary(
+        device=device.device,
+        peak=PeakSummary(
+            bytes=peak.bytes,
+            event=peak.event,
+            events=peak.events,
+            time_us=peak.time_us,
+            batch=peak.batch,
+            phase=_short(peak.phase),
+            allocated_before=peak.allocated_before,
+        ),
+        categories=_categories(peak),
+        at_failure=None if device.at_failure is None else _failure(device.at_failure),
+        holders=[
+            PlaceSummary(share.bytes, share.blocks, share.category, _at(share)) for share in peak.holders[:places]
         ],
-        'allocated_at_end': device.allocated_at_end,
-        'reserved_peak': device.reserved_peak,
-        'idle_at_peak': None if lost is None else lost.idle,
-        'largest_hole': None if lost is None else lost.largest_hole,
-        'steady': device.growth.steady,
-        'growing': [{'per_batch': place.per_batch, 'at': _at(place)} for place in device.growth.growing[: min(top, 3)]],
-    }
+        allocated_at_end=device.allocated_at_end,
+        reserved_peak=device.reserved_peak,
+        idle_at_peak=None if lost is None else lost.idle,
+        largest_hole=None if lost is None else lost.largest_hole,
+        steady=device.growth.steady,
+        growing=[GrowthSummary(place.per_batch, _at(place)) for place in device.growth.growing[: min(places, 3)]],
+    )
 
 
-def _failed(moment: Peak) -> dict[str, Any]:
-    shares = {share.category: share.bytes for share in moment.categories}
-    return {'bytes': moment.bytes, 'batch': moment.batch, 'phase': _short(moment.phase), 'categories': shares}
+def _failure(found: Peak) -> FailureSummary:
+    return FailureSummary(found.bytes, found.batch, _short(found.phase), _categories(found))
 
 
-def _oom(answer: SnapshotReport) -> dict[str, Any]:
-    oom = answer.oom
-    assert oom is not None
-    kept = {key: _short(value) for key, value in dataclasses.asdict(oom).items() if key != 'asked'}
-    return {**kept, 'asked': _lines(oom.asked)}
+def _categories(peak: Peak) -> dict[str, int]:
+    return {share.category: share.bytes for share in peak.categories}
+
+
+def _oom(oom: OutOfMemoryEvent) -> OutOfMemorySummary:
+    values = {field.name: _short(getattr(oom, field.name)) for field in dataclasses.fields(oom)}
+    return OutOfMemorySummary(**{**values, 'asked': _lines(oom.asked)})
 
 
 def _at(place: PlaceShare | GrowingPlace) -> list[str]:
@@ -75,19 +197,76 @@ def _at(place: PlaceShare | GrowingPlace) -> list[str]:
 
 
 def _lines(frames: list[Frame]) -> list[str]:
-    """``train.py:7 step``: the last part of the path alone."""
+    """``train.py:7 step``, with the last part of the path."""
     return [
         _short(f'{os.path.basename(frame.filename)[-40:]}:{frame.line} {frame.name[:40]}') for frame in frames[:_FRAMES]
     ]
 
 
 def _short(value: Any) -> Any:
-    """A text is cut to what takes 300 bytes as JSON."""
+    """A text is cut to 300 bytes of JSON."""
     while isinstance(value, str) and len(json.dumps(value)) > _TEXT:
         value = value[: min(len(value) * 3 // 4, _TEXT)]
     return value
 
 
-def write_summary(snapshot: Snapshot, path: Path) -> None:
-    """Write the summary of a snapshot's answer."""
-    path.write_text(json.dumps(summary_of(report_on(snapshot))), encoding='utf-8')
+# -- reading --------------------------------------------------------------------------------------------------------
+
+_T = TypeVar('_T')
+
+
+def read_summary(path: Path) -> SnapshotSummary:
+    """Read a summary from a file that is not trusted. Unknown keys, of a newer version, are ignored.
+
+    Raises:
+        SummaryError: if it is not a summary.
+        OSError: if it can't be read.
+    """
+    try:
+        with open(path, encoding='utf-8') as file:
+            text = file.read(_MOST_BYTES_READ + 1)
+        if len(text) > _MOST_BYTES_READ:
+            raise SummaryError(f'it has more than {_MOST_BYTES_READ} bytes')
+        return _read(SnapshotSummary, json.loads(text), 'it')
+    except SummaryError as error:
+        raise SummaryError(f'{printable(str(path))} is not a summary: {error}') from None
+    except (ValueError, RecursionError):
+        raise SummaryError(f'{printable(str(path))} is not a summary: it is not JSON') from None
+
+
+def _read(kind: type[_T], values: Any, name: str) -> _T:
+    """A dataclass from a mapping of its fields. A field with a default may be missing."""
+    if type(values) is not dict:
+        raise SummaryError(f'{name} must be a mapping, not {shown(values)}')
+    found = {}
+    types_of = _types_of(kind)  # type: ignore[arg-type]
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in values:
+            found[field.name] = _value(types_of[field.name], values[field.name], field.name)
+        elif field.default is dataclasses.MISSING:
+            raise SummaryError(f'{name} has no {field.name}')
+    return kind(**found)
+
+
+@functools.cache
+def _types_of(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(kind: Any, value: Any, name: str) -> Any:
+    """``value``, if it is of type ``kind``: an int, a str, a bool, a dataclass, or a list, dict or optional of these."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _value(arguments[0], value, name)
+    if origin is list and type(value) is list:
+        return [_value(arguments[0], one, name) for one in value]
+    if origin is dict and type(value) is dict:
+        return {printable(key): _value(arguments[1], one, name) for key, one in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _read(kind, value, name)  # type: ignore[arg-type]
+    if type(value) is not kind or (kind is int and abs(value) > LARGEST):
+        raise SummaryError(f'{name} must be {_TYPES[origin or kind]}, not {shown(value)}')
+    return printable(value) if kind is str else value
+
+
+_TYPES = {int: 'a whole number', str: 'text', bool: 'true or false', list: 'a list', dict: 'a mapping'}

@@ -1,7 +1,7 @@
-"""Every block's life and the total over time, cut down to what a picture can hold: the largest blocks one by one.
+"""The allocated bytes over time, with the lifetimes of the largest blocks: as much as a picture can show.
 
-A *moment* is the state after so many events: moment 0 is before the first, moment ``n`` after the last of ``n``.
-A block lives from moment ``born`` up to, and without, moment ``died``.
+Moment ``k`` is the state after ``k`` events; moment 0 is before the first one. A block is allocated from moment
+``born`` until the moment before ``died``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from composer_memprof.analysis.memory.frames import own_frames, within_library
 from composer_memprof.analysis.memory.lifetimes import Lifetimes, lifetimes
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Frame, Snapshot, Stack
 
-#: ``died`` is one past the last moment where the block is still allocated at the end, ``born`` is 0 where it was
-#: allocated before the recording; ``size`` in bytes; ``stack`` and ``module`` as in the snapshot, the next three as in
-#: :class:`Categories`; ``at_end`` is the row of the history's ``blocks`` that it is at the end, or -1.
+#: A block. ``born`` is 0 if it was allocated before the recording; ``died`` is one more than the last moment if it was
+#: not freed; ``size`` is in bytes; ``stack`` and ``module`` are indices into the snapshot's lists; ``category``, ``rule``
+#: and ``tensor`` are as in :class:`Categories`; ``at_end`` is its row in the history's ``blocks``, or -1.
 LIFE = np.dtype(
     [
         *(('born', 'i4'), ('died', 'i4'), ('size', 'i8'), ('stack', 'i4'), ('module', 'i4')),
@@ -29,15 +29,18 @@ LIFE = np.dtype(
     ]
 )
 
-#: Lines of code, by category, whose smaller blocks have a curve of their own: those that held most at the peak.
+#: Pairs of a line and a category whose small blocks have a curve of their own: those with most bytes at the peak.
 _CURVES = 24
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Stacks put together by the user's own line that each comes to first. ``of_stack``: int32, for each stack an
-    index into ``frames``, where None stands for no line at all, and into ``within``, the library's frame that asked
-    where the line does not tell.
+    """Stacks grouped by the user's innermost line.
+
+    Args:
+        frames (list[Frame | None]): the line of each group; None for stacks without one.
+        within (list[Frame | None]): the library's frame that allocated, if the line does not show what allocated.
+        of_stack (ndarray): int32, for each stack the number of its group.
     """
 
     frames: list[Optional[Frame]]
@@ -47,15 +50,15 @@ class Lines:
 
 @dataclass(frozen=True)
 class SmallerBlocks:
-    """Blocks that are not drawn one by one, summed by the line that asked for them and by category.
+    """Blocks that are not drawn one by one, summed by line and category.
 
     Args:
-        blocks (int): how many there are.
-        largest (int): bytes of the largest among them; 0 where there is none.
-        moments (ndarray): int64; where the sums are known, ascending, from the first moment to the last.
-        lines (ndarray): int32; the line of each curve, the largest at the peak first.
-        categories (ndarray): int32; the category of each.
-        sizes (ndarray): int64, a row for each curve and a last one for all else, a column for each moment.
+        blocks (int): number of blocks.
+        largest (int): bytes of the largest one; 0 if there is none.
+        moments (ndarray): int64, the moments of the sums, ascending, with the first and the last one.
+        lines (ndarray): int32, the line of each curve; the curve with most bytes at the peak comes first.
+        categories (ndarray): int32, the category of each curve.
+        sizes (ndarray): int64, a row for each curve and one for the rest, a column for each moment.
     """
 
     blocks: int
@@ -67,18 +70,19 @@ class SmallerBlocks:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """One device's memory over time. At each of ``smaller.moments`` the blocks drawn exactly and the sums of the
-    smaller ones come to ``total``.
+class AllocationTimeline:
+    """One device's memory over time.
+
+    At each of ``smaller.moments``, the sizes of ``blocks`` and the sums of ``smaller`` add up to ``total``.
 
     Args:
         device (int): its index.
         total (ndarray): int64, bytes allocated at each moment.
-        reserved (ndarray): int64, bytes in segments at each moment; None where the history does not tell.
-        time_us (ndarray): int64, at each moment since the first event; None where the format has no times.
-        peak (int): the first moment at which the total is largest.
-        blocks (ndarray): of ``LIFE``, the largest ones, by ``born``.
-        smaller (SmallerBlocks): the rest.
+        reserved (ndarray, optional): int64, bytes reserved at each moment; None without a caching allocator.
+        time_us (ndarray, optional): int64, since the first event, at each moment; None if the format has no times.
+        peak (int): the first moment with the largest total.
+        blocks (ndarray): the blocks to draw one by one, the largest, with dtype ``LIFE``, in order of ``born``.
+        smaller (SmallerBlocks): the other blocks.
     """
 
     device: int
@@ -98,12 +102,12 @@ class Timeline:
         return int(self.total[self.peak])
 
     def live_blocks(self, moment: int) -> np.ndarray:
-        """The blocks drawn exactly that are allocated at a moment."""
+        """The blocks to draw that are allocated at a moment."""
         return self.blocks[(self.blocks['born'] <= moment) & (moment < self.blocks['died'])]
 
 
 def lines_of(stacks: Sequence[Stack]) -> Lines:
-    """Put stacks with the same innermost own frame together; the first line is that of the empty stack."""
+    """Group stacks by their innermost own frame; group 0 has the empty stack."""
     index: dict[tuple[Optional[Frame], Optional[Frame]], int] = {}
     of_stack = []
     for stack in stacks:
@@ -113,16 +117,20 @@ def lines_of(stacks: Sequence[Stack]) -> Lines:
     return Lines(list(frames), list(within), np.array(of_stack, dtype=np.int32))
 
 
-def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Timeline:
-    """One device's timeline with every block drawn exactly.
+def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> AllocationTimeline:
+    """One device's timeline with every block.
 
-    ``spans``: if blocks are summed up later, then at the moments of the largest and smallest total of so many spans.
+    Args:
+        snapshot (Snapshot): the snapshot.
+        history (DeviceHistory): one of its devices.
+        spans (int): number of spans of time. :func:`sum_up_smaller` computes sums at the moments of the largest and
+            smallest total of each.
     """
     lives = lifetimes(history)
     total = lives.allocated()
     moments = extremes(total, spans)
     none = np.zeros(0, dtype=np.int32)
-    return Timeline(
+    return AllocationTimeline(
         device=history.device,
         total=total,
         reserved=reserved_over_time(history) if is_caching(snapshot, history) else None,
@@ -133,10 +141,10 @@ def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Timel
     )
 
 
-def sum_up_smaller(timeline: Timeline, lines: Lines, most_blocks: int) -> Timeline:
-    """Keep at most ``most_blocks`` exactly, the largest and of these the longest-lived, and sum up all others.
+def sum_up_smaller(timeline: AllocationTimeline, lines: Lines, most_blocks: int) -> AllocationTimeline:
+    """Keep the ``most_blocks`` largest blocks (of equal ones the longest-lived) and sum up the others.
 
-    ``timeline`` has to have every block still.
+    ``timeline`` must have every block.
     """
     rows = timeline.blocks
     rank = np.lexsort((rows['born'].astype(np.int64) - rows['died'], -rows['size']))
@@ -147,12 +155,12 @@ def sum_up_smaller(timeline: Timeline, lines: Lines, most_blocks: int) -> Timeli
 
 
 def _since_first(times: np.ndarray) -> np.ndarray:
-    """At each moment. A clock that steps back, as between threads it may, stands still instead."""
+    """The time of each moment. Times of different threads may step back; such a time takes the latest one before."""
     return np.concatenate([[0], np.maximum.accumulate(times) - times[0]])
 
 
 def _at_end(history: DeviceHistory, lives: Lifetimes) -> np.ndarray:
-    """For each life the row of the history's blocks that it is at the end, or -1."""
+    """For each block its row in the history's blocks at the end, or -1."""
     found = np.full(len(lives), -1, dtype=np.int32)
     if len(history.blocks):
         order = np.argsort(history.blocks.address, kind='stable')
@@ -165,7 +173,7 @@ def _at_end(history: DeviceHistory, lives: Lifetimes) -> np.ndarray:
 
 
 def _by_birth(history: DeviceHistory, lives: Lifetimes, found: Categories) -> np.ndarray:
-    """As ``LIFE``; those from before the recording, the largest first."""
+    """All blocks with dtype ``LIFE``, in order of ``born``; those from before the recording largest first."""
     rows = np.zeros(len(lives), dtype=LIFE)
     rows['born'], rows['died'] = lives.start + 1, lives.freed + 1
     for name in ('size', 'stack', 'module'):
@@ -200,7 +208,7 @@ def _sums(rows: np.ndarray, lines: Lines, moments: np.ndarray, peak: int) -> Sma
 
 
 def extremes(values: np.ndarray, spans: int) -> np.ndarray:
-    """Where each span of ``values`` is largest and smallest, ascending, and the first and the last index."""
+    """Indices of the largest and smallest value of each span, and the first and the last index, ascending."""
     count = len(values)
     if count <= 2 * spans:
         return np.arange(count)

@@ -1,1 +1,1 @@
-"""Memory snapshots as columns: the model, and loading files that are not trusted (no code is run, time is limited)."""
+"""Memory snapshots as NumPy columns: the model, and a loader for files that are not trusted."""

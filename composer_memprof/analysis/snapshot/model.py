@@ -1,4 +1,4 @@
-"""A memory snapshot as columns: what every analysis and page starts from. Sizes in bytes, times in microseconds."""
+"""A memory snapshot as NumPy columns, the input of every analysis. Sizes are in bytes, times in microseconds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,37 @@ from typing import Optional
 
 import numpy as np
 
-#: All that torch's allocators write, in the order of their codes.
+from composer_memprof.recorders.allocations.notes import OutOfMemory
+
+__all__ = [
+    'ACTIONS',
+    'ALLOC',
+    'FREE_COMPLETED',
+    'FREE_REQUESTED',
+    'OOM',
+    'SEGMENT_ALLOC',
+    'SEGMENT_FREE',
+    'SEGMENT_MAP',
+    'SEGMENT_UNMAP',
+    'SNAPSHOT',
+    'Blocks',
+    'DeviceHistory',
+    'Frame',
+    'Meta',
+    'OutOfMemory',
+    'Phases',
+    'Segments',
+    'Snapshot',
+    'Stack',
+    'Tensors',
+]
+
+#: Every action that torch's allocators write, in the order of their codes.
 ACTIONS = (
     *('alloc', 'free_requested', 'free_completed', 'segment_alloc', 'segment_free', 'segment_map', 'segment_unmap'),
     *('snapshot', 'oom'),
 )
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SNAPSHOT, OOM = range(9)
-
-#: What a tensor seen by the recorder can be, in the order of its codes.
-TENSOR_CATEGORIES = ('parameter', 'buffer', 'gradient', 'optimizer_state', 'input')
 
 
 @dataclass(frozen=True)
@@ -33,14 +55,14 @@ Stack = tuple[Frame, ...]
 
 @dataclass(frozen=True)
 class Blocks:
-    """What is active at the end of the recording, a row each.
+    """The blocks that are active at the end of the recording, one row each.
 
     Args:
         address (ndarray): uint64.
-        size (ndarray): int64, rounded up as the allocator does.
-        requested (ndarray): int64, as asked for; the same as ``size`` where the format does not tell.
-        stack (ndarray): int32, an index into the snapshot's ``stacks``.
-        awaiting (ndarray): bool, already freed by its owner but still used by another stream.
+        size (ndarray): int64, as the allocator rounded it up.
+        requested (ndarray): int64, as requested; the same as ``size`` if the format lacks it.
+        stack (ndarray): int32, index into the snapshot's ``stacks``.
+        awaiting (ndarray): bool, True if the owner freed it and another stream still uses it.
     """
 
     address: np.ndarray
@@ -55,17 +77,17 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Segments:
-    """What the allocator holds of the device at the end of the recording, a row each.
+    """The segments that the allocator has reserved at the end of the recording, one row each.
 
     Args:
         address (ndarray): uint64.
         total_size (ndarray): int64.
-        allocated (ndarray): int64, of it in blocks that are allocated.
-        active (ndarray): int64, and in blocks that another stream still uses.
+        allocated (ndarray): int64, bytes in allocated blocks.
+        active (ndarray): int64, bytes in active blocks: allocated ones, and freed ones that a stream still uses.
         stream (ndarray): int64.
-        pool (ndarray): int32, an index into ``pools``.
+        pool (ndarray): int32, index into ``pools``.
         expandable (ndarray): bool.
-        pools (list[str]): such as ``'large'``, or ``'large of pool (1, 0)'`` of a private one.
+        pools (list[str]): such as ``'large'``, or ``'large of pool (1, 0)'`` for a private pool.
     """
 
     address: np.ndarray
@@ -83,16 +105,16 @@ class Segments:
 
 @dataclass(frozen=True)
 class DeviceHistory:
-    """One device's events as columns, oldest first, and what is left at the end.
+    """One device's events as columns, oldest first, with its blocks and segments at the end.
 
     Args:
         device (int): its index.
-        action (ndarray): int8, an index into ``ACTIONS``.
-        address (ndarray): uint64; of an ``oom``, the bytes that the device had free.
-        size (ndarray): int64, bytes as asked for.
-        time_us (ndarray): int64; -1 where the format has no times.
-        stack (ndarray): int32, an index into the snapshot's ``stacks``.
-        module (ndarray): int32, an index into the snapshot's ``modules``.
+        action (ndarray): int8, index into ``ACTIONS``.
+        address (ndarray): uint64; for an ``oom`` event, the device's free bytes.
+        size (ndarray): int64, bytes as requested.
+        time_us (ndarray): int64; -1 if the format has no times.
+        stack (ndarray): int32, index into the snapshot's ``stacks``.
+        module (ndarray): int32, index into the snapshot's ``modules``.
         blocks (Blocks): active at the end.
         segments (Segments): reserved at the end.
         reserved (int): bytes of all segments at the end.
@@ -116,7 +138,14 @@ class DeviceHistory:
 
 @dataclass(frozen=True)
 class Phases:
-    """What the training did, each row from its time on: int64 ``time_us``, ``batch``, and ``name`` into ``names``."""
+    """The phases of training in order of time, one row for each start.
+
+    Args:
+        time_us (ndarray): int64, when it starts.
+        batch (ndarray): int64.
+        name (ndarray): int64, index into ``names``.
+        names (list[str]): of phases.
+    """
 
     time_us: np.ndarray
     batch: np.ndarray
@@ -129,8 +158,15 @@ class Phases:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors that were seen alive: int64 ``time_us``, uint64 ``address``, int64 ``size``, int8 ``category`` into
-    ``TENSOR_CATEGORIES``, int32 ``name`` into ``names``.
+    """Tensors whose addresses the recorder noted, one row for each time that it saw one.
+
+    Args:
+        time_us (ndarray): int64, when it was seen.
+        address (ndarray): uint64.
+        size (ndarray): int64.
+        category (ndarray): int8, index into ``vocabulary.TENSOR_CATEGORIES``.
+        name (ndarray): int32, index into ``names``.
+        names (list[str]): dotted names.
     """
 
     time_us: np.ndarray
@@ -145,21 +181,8 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
-    """What was asked for, and what there was, when the memory ran out. None where it is not known."""
-
-    device: Optional[int] = None
-    requested: Optional[int] = None
-    allocated: Optional[int] = None
-    reserved: Optional[int] = None
-    free: Optional[int] = None
-    total: Optional[int] = None
-    message: Optional[str] = None
-
-
-@dataclass(frozen=True)
 class Meta:
-    """Where a snapshot is from: ``device`` is ``'cpu'`` or ``'cuda'``; empty where another program wrote it."""
+    """The origin of a snapshot. ``device`` is ``'cpu'`` or ``'cuda'``. All are empty if another program wrote it."""
 
     device: str = ''
     torch: str = ''
@@ -169,17 +192,18 @@ class Meta:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot's devices, and what their columns name by index.
+    """A snapshot's devices, and the stacks, modules, phases and tensors that their columns refer to.
 
     Args:
         devices (list[DeviceHistory]): those that have events or blocks.
-        stacks (list[Stack]): innermost frame first; 0 is the empty one.
-        modules (list[str]): 0 is ``''``, unknown.
-        phases (Phases): empty where the recorder did not tell.
-        tensors (Tensors): likewise.
-        oom (OutOfMemory, optional): the exception that the snapshot was taken for, if it was that.
-        error (str): any exception that it was taken for, or ``''``.
-        meta (Meta): where it is from.
+        stacks (list[Stack]): innermost frame first; 0 is the empty stack.
+        modules (list[str]): dotted names; 0 is ``''``, unknown.
+        phases (Phases): empty if the recorder noted none.
+        tensors (Tensors): empty if the recorder noted none.
+        oom (OutOfMemory, optional): the failed allocation that the snapshot was taken for, if any.
+        error (str): the error that it was taken for, or ``''``.
+        meta (Meta): its origin.
+        notes_version (int): of the format of our notes in the file.
     """
 
     devices: list[DeviceHistory]
@@ -190,3 +214,4 @@ class Snapshot:
     oom: Optional[OutOfMemory] = None
     error: str = ''
     meta: Meta = field(default_factory=Meta)
+    notes_version: int = 1

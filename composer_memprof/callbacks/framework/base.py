@@ -1,229 +1,167 @@
-"""What all profiling callbacks share: parameters, windows bound to Composer's events, and stepping aside.
+"""The life cycle that all profiling callbacks share: from Composer's events to the start and the end of a recording.
 
-A subclass says how to begin and end a recording; when, and where the files go, is settled here. The training comes
-first: after INIT nothing raises into it.
+A subclass says how to start and stop a recording; when that happens is decided here. The training comes first: after
+INIT nothing raises into it.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
+import enum
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Optional, Union
+from types import ModuleType
+from typing import Any, ClassVar, Optional
 
-from composer.core import Callback, Event, State, TimeUnit
+from composer.core import Callback, Event, State
 from composer.loggers import Logger
 from composer.utils import dist
+from typing_extensions import Unpack
 
-from composer_memprof.artifacts.destinations import (
-    Destination,
-    FsspecDestination,
-    LoggerDestination,
-    check_scheme,
-    scheme_of,
-)
-from composer_memprof.artifacts.names import (
-    RUN_VARIABLES,
-    TIME_VARIABLES,
-    Naming,
-    Stamp,
-    check_run_name,
-    check_template,
-    folder_of,
-)
+from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination, scheme_of
+from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
+from composer_memprof.callbacks.framework.options import Output, SharedParameters, parse_when
+from composer_memprof.callbacks.framework.run_checks import check_output, check_ranks
+from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
+from composer_memprof.callbacks.framework.stage_windows import StageWindows
 from composer_memprof.messages import warn
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.schedule import (
-    Schedule,
-    ScheduleInput,
-    StageClock,
-    TrainClock,
-    Windows,
-    check_units,
-    first_common_batch,
-    parse_ranks,
-    parse_schedule,
-    parse_stages,
-    window,
-)
+from composer_memprof.recorders.torch_private import missing
+from composer_memprof.report.text.head import StageHead, WindowHead
+from composer_memprof.schedule import Schedule
 from composer_memprof.signals import uninterrupted
 
-Ranks = Union[int, Sequence[int], None]
-Stages = Union[str, Sequence[str]]
 
+class Life(enum.Enum):
+    """The state of a callback during a run. An error leads from any state to DISABLED."""
 
-@dataclass(frozen=True)
-class When:
-    """Which batches of which stages on which ranks are recorded. ``ranks`` None: on all."""
-
-    schedule: Schedule
-    ranks: Optional[frozenset[int]]
-    stages: frozenset[str]
-
-
-def when(schedule: Optional[ScheduleInput], default: Schedule, ranks: Ranks, stages: Stages) -> When:
-    """Settle the parameters that say when, which partly say one thing.
-
-    Raises:
-        ValueError: if one can't be read, or two of them disagree.
-    """
-    parsed = parse_schedule(schedule if schedule is not None else default)
-    own_ranks = None if ranks is None else parse_ranks(ranks, 'ranks')
-    own_stages = parse_stages(stages, 'stages')
-    if own_ranks is not None and parsed.ranks is not None and own_ranks != parsed.ranks:
-        raise ValueError(
-            f'ranks={sorted(own_ranks)} and schedule.ranks={sorted(parsed.ranks)} differ; give one of them'
-        )
-    if parsed.stages is not None and own_stages not in (parsed.stages, {'train'}):
-        raise ValueError(
-            f'stages={sorted(own_stages)} and schedule.stages={sorted(parsed.stages)} differ; give one of them'
-        )
-    settled = When(parsed.schedule, own_ranks or parsed.ranks, parsed.stages or own_stages)
-    check_units(settled.schedule, settled.stages)
-    return settled
-
-
-@dataclass(frozen=True)
-class Output:
-    """Where the files of a callback go, as the user gave it; checked when made.
-
-    Raises:
-        ValueError: naming the parameter, the value and what is allowed.
-    """
-
-    folder: str
-    naming: Naming
-    storage_options: Optional[Mapping[str, Any]]
-    overwrite: bool
-    num_artifacts_to_keep: int
-    compress: bool
-    close_timeout: float
-
-    def __post_init__(self) -> None:
-        for name in ('overwrite', 'compress'):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f'{name}={getattr(self, name)!r} is not allowed; it is true or false')
-        check_template(self.folder, 'folder', RUN_VARIABLES)
-        check_naming(self.naming)
-        keep = self.num_artifacts_to_keep
-        if not isinstance(keep, int) or isinstance(keep, bool) or keep < -1:
-            raise ValueError(f'num_artifacts_to_keep={keep!r} is not allowed; -1 keeps all, otherwise 0 or more')
-        if keep == 0 and self.naming.remote is None:
-            raise ValueError('num_artifacts_to_keep=0 with remote_file_name=None would keep nothing anywhere')
-        if not isinstance(self.close_timeout, (int, float)) or not 0 <= self.close_timeout < 86400:
-            raise ValueError(f'close_timeout={self.close_timeout!r} is not allowed; it is in seconds, from 0')
-        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
-            raise ValueError(f'storage_options must be a mapping, not a {type(self.storage_options).__name__}')
-
-
-def check_naming(naming: Naming, prefix: str = '') -> None:
-    """Refuse names that can't be formed, or stores that can't be reached.
-
-    Raises:
-        ValueError: naming the parameter (``prefix`` before it), the value and what is allowed.
-    """
-    every_variable = RUN_VARIABLES + TIME_VARIABLES
-    check_template(naming.filename, f'{prefix}filename', every_variable)
-    if os.path.isabs(naming.filename) or '..' in Path(naming.filename).parts:
-        raise ValueError(f'{prefix}filename={naming.filename!r} leaves its folder; it must be relative, without ..')
-    if naming.remote is not None:
-        check_template(naming.remote, f'{prefix}remote_file_name', every_variable)
-        check_scheme(naming.remote, f'{prefix}remote_file_name')
-
-
-@dataclass(frozen=True)
-class _Recording:
-    stage: str
+    IDLE = 'idle'  # → WARMING_UP, RECORDING, MISSING
+    WARMING_UP = 'warming up'  # the recorder is prepared for the next window → RECORDING, IDLE, MISSING
+    RECORDING = 'recording'  # a window is open → IDLE, MISSING
+    MISSING = 'missing'  # the schedule's window is open, but it can't be recorded → IDLE at its end
+    DISABLED = 'disabled'  # for the rest of the run
 
 
 class ProfilingCallback(Callback):
     """Base of this package's callbacks.
 
-    A subclass implements :meth:`_start` and :meth:`_stop`, and what it needs of the other hooks.
+    A subclass implements :meth:`_start`, :meth:`_stop` and :meth:`_cancel`, and what it needs of the other hooks.
     """
 
-    #: The name in the manifest.
+    #: The name in the manifest; with ``memprof_`` before it the name in YAML.
     kind: ClassVar[str]
-    #: Of ``exclusive``: what a recording of this one takes for itself. Settled at INIT.
+    #: Of the window's main file. A ``filename`` that does not end with it counts by its last part: ``.json``.
+    suffix: ClassVar[str] = '.json'
+    #: The schedule unless the user gives one.
+    default_schedule: ClassVar[Schedule]
+    #: The modules of ``recorders.torch_private`` that its recorder can't do without.
+    torch_needs: ClassVar[tuple[ModuleType, ...]] = ()
+    #: Of ``exclusive``: what a recording needs for itself. Settled at INIT.
     resources: frozenset[str] = frozenset()
-    #: The session of torch's profiler that it records with, where it does; partners share one.
+    #: The session of torch's profiler that it records with, if any; callbacks with equal windows share one.
     kineto: Optional[KinetoRecorder] = None
 
     _events: ClassVar[frozenset[int]] = frozenset()
 
     def __init_subclass__(cls) -> None:
-        # An event that the class does not handle costs it a look-up, not a call. By identity: hashing and comparing
+        # An event that the class does not handle costs a look-up, not a call. By identity: hashing and comparing
         # Composer's enums takes longer than what most events have to do here.
         cls._events = frozenset(
             id(event) for event in Event if getattr(cls, event.value, None) is not getattr(Callback, event.value, None)
         )
 
-    def __init__(self, when: When, output: Output) -> None:
-        self.when = when
-        self.output = output
+    def __init__(
+        self,
+        *,
+        suffix: Optional[str] = None,
+        default_schedule: Optional[Schedule] = None,
+        **shared: Unpack[SharedParameters],
+    ) -> None:
+        filename = shared['filename']
+        if suffix is None:
+            short = f'.{self.suffix.rpartition(".")[2]}'
+            suffix = self.suffix if isinstance(filename, str) and filename.endswith(self.suffix) else short
+        self.when = parse_when(
+            shared['schedule'], default_schedule or self.default_schedule, shared['ranks'], shared['stages']
+        )
+        self.output = Output(
+            folder=shared['folder'],
+            naming=Naming(filename, shared['remote_file_name'], suffix),
+            storage_options=shared['storage_options'],
+            overwrite=shared['overwrite'],
+            num_artifacts_to_keep=shared['num_artifacts_to_keep'],
+            compress=shared['compress'],
+            close_timeout=shared['close_timeout'],
+        )
         self._store: Optional[ArtifactStore] = None
         self._forget_run()
 
     def _forget_run(self) -> None:
         self._state: Optional[weakref.ref[State]] = None
-        self._windows: dict[str, Windows] = {}
-        self._recording: Optional[_Recording] = None
-        self._warm = False
+        self._life = Life.IDLE
+        self._stage = 'train'  # of the open window
+        self._windows = StageWindows(self.when)
         self._fitting = False
-        self._missing_window = False
-        self._stepped_aside = False
-        self._warned_of_clash = False
-        self._warned_of_length = False
+        self._folder_lost = False  # set on a background thread; the open window goes on, no other follows
+        self._ends_too_early = False  # a warning said before the first batch that no window will be reached
+        self._warned: set[str] = set()  # what is warned of once a run
 
-    # -- for subclasses -----------------------------------------------------------------------------------------
+    # -- hooks for subclasses -------------------------------------------------------------------------------------
 
     def _check(self, state: State) -> None:
         """At INIT: settle what depends on the run, and refuse what can't work (a ValueError)."""
 
     def _prepare(self, state: State) -> None:
-        """Before a window: let the recorder warm up."""
+        """Before a window: warm the recorder up."""
 
     @abstractmethod
     def _start(self, state: State, stamp: Stamp) -> None:
-        """Begin to record."""
+        """Start to record."""
 
     @abstractmethod
     def _stop(self, state: State, stamp: Stamp) -> None:
-        """End the recording and hand its files to the store."""
+        """Stop recording and hand the files to the store."""
 
     def _cancel(self) -> None:
         """End a warm-up, or a recording, without a result."""
 
     def _batch_begins(self, state: State) -> None:
-        """A batch of an open window begins."""
+        """A batch of the open window begins."""
 
     def _batch_ended(self, state: State) -> None:
-        """A batch of an open window has ended."""
+        """A batch of the open window has ended."""
 
-    def _broke_off(self, state: State) -> None:
-        """At the close: the training did not come to its end."""
+    def _fit_failed(self, state: State) -> None:
+        """At the close, or before the next fit: the last fit did not reach its end."""
 
-    def _closing(self) -> None:
-        """At the close, after the last window: hand over what came late."""
+    def _before_close(self) -> None:
+        """At the close, after the last window: hand over files that were not complete before."""
 
-    def stand_down(self) -> bool:
-        """Give the recorder up to another callback that has a window now. False: it is needed here."""
+    def _on_removed(self, paths: list[Path]) -> None:
+        """Called on a background thread after retention removed a window's files."""
+
+    # -- for ``exclusive`` and for subclasses ---------------------------------------------------------------------
+
+    def yield_resources(self) -> bool:
+        """Release the resources for another callback's window. False: they are needed here."""
         return False
 
     @property
     def session(self) -> object:
-        """Who holds this callback's resources: those who share a session share this."""
+        """The owner of its resources: callbacks that share a session return the same object."""
         return self.kineto or self
 
     @property
+    def is_recording(self) -> bool:
+        """Whether a window is open and recorded."""
+        return self._life is Life.RECORDING
+
+    @property
     def store(self) -> ArtifactStore:
-        assert self._store is not None, 'the store is there from INIT to close'
+        assert self._store is not None, 'the store exists from INIT to the close'
         return self._store
 
     @property
@@ -231,26 +169,39 @@ class ProfilingCallback(Callback):
         """The run's folder of this callback, from INIT on."""
         return self.store.folder
 
-    def is_at_work_in(self, state: State) -> bool:
-        """Whether it records in the training of ``state``."""
+    def records_for(self, state: State) -> bool:
+        """Whether it records the training of ``state``."""
         return self._state is not None and self._state() is state
 
-    def break_off(self) -> None:
-        """End a recording whose training broke off, for that of another Trainer; what it has is saved."""
+    def end_abandoned_recording(self) -> None:
+        """Save and end a recording whose training failed and whose Trainer was never closed."""
         state = self._state() if self._state is not None else None
         try:
             if state is not None and self._store is not None:
-                self._end_broken_fit(state)
-            if self._recording is not None and state is not None and self._store is not None:
-                self._finish(state)
-            self._cool_down()
+                self._end_failed_fit(state)
+                self._finish_if_recording(state)
+            self._cancel_warmup()
         except Exception as error:
-            self._step_aside(error)
+            self._disable(error)
+
+    def _head(self, state: State) -> WindowHead:
+        """The first fields of a window's report."""
+        return WindowHead(dist.get_global_rank(), state.timestamp.epoch.value, state.timestamp.batch.value)
+
+    def _stage_head(self, state: State) -> StageHead:
+        """The first fields of a report of one stage."""
+        return StageHead(**self._head(state).as_dict(), stage=self._stage)
 
     def may_run_on(self, rank: int) -> bool:
-        return (self.when.ranks is None or rank in self.when.ranks) and self.when.schedule.may_run_on(rank)
+        """Whether ``rank`` can ever record."""
+        return self.when.may_run_on(rank)
 
-    # -- events -------------------------------------------------------------------------------------------------
+    def earlier_callbacks(self, state: State) -> list[ProfilingCallback]:
+        """This package's callbacks that come before it in the Trainer."""
+        before = state.callbacks[: state.callbacks.index(self)] if self in state.callbacks else []
+        return [other for other in before if isinstance(other, ProfilingCallback)]
+
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if id(event) not in self._events:
@@ -260,29 +211,28 @@ class ProfilingCallback(Callback):
         except Exception as error:
             if event is Event.INIT or (event is Event.FIT_START and isinstance(error, ValueError)):
                 raise
-            self._step_aside(error)
+            self._disable(error)
 
     def init(self, state: State, logger: Logger) -> None:
         self._close_run(state)
         self._forget_run()
         self._state = weakref.ref(state)
-        world_size = dist.get_world_size()
-        beyond = sorted(r for r in {*(self.when.ranks or ()), *self.when.schedule.named_ranks()} if r >= world_size)
-        if beyond:
-            raise ValueError(f'ranks={beyond} are beyond this run, which has ranks 0 to {world_size - 1}')
-        naming = self.output.naming
-        check_run_name(state.run_name, self.output.folder, naming.filename, naming.remote)
-        folder = folder_of(self.output.folder, state.run_name)
-        check_writable(folder, self.output.folder)
-        naming.local(Stamp(state.run_name, state.timestamp), naming.suffix, 1)
-        if naming.remote is not None:
-            in_store = naming.in_store(Stamp(state.run_name, state.timestamp), naming.suffix, 1, 'x')
-            check_scheme(in_store or '', 'remote_file_name')
+        check_ranks(self.when)
+        folder = check_output(self.output, state)
         self._check(state)
-        if exclusive.KINETO in self.resources and composer_profiler.has_composer_torch_profiler(state):
-            composer_profiler.explain_composer_profiler(type(self).__name__)
-        exclusive.refuse_overlap(self, state)
-        self._open_store(folder, self._destination(naming.remote, logger))
+        self._windows = StageWindows(self.when)  # the check may have chosen another schedule
+        if exclusive.KINETO in self.resources and composer_profiler.is_present(state):
+            composer_profiler.explain(type(self).__name__)
+        exclusive.refuse_overlap(self, self.earlier_callbacks(state))
+        self._open_store(folder, self._destination(logger))
+        self._disable_without_torch_names()
+
+    def _disable_without_torch_names(self) -> None:
+        """A torch that lacks private names disables the callbacks that need them, and no other."""
+        lacking = missing(*self.torch_needs) if self.torch_needs else []
+        if lacking:
+            names = ', '.join(f'{name.path} (seen in torch {name.seen})' for name in lacking)
+            self._disable(RuntimeError(f'the installed torch lacks {names}'))
 
     def _open_store(self, folder: Path, destination: Optional[Destination]) -> None:
         self._store = ArtifactStore(
@@ -291,29 +241,25 @@ class ProfilingCallback(Callback):
             destination,
             overwrite=self.output.overwrite,
             keep=self.output.num_artifacts_to_keep,
-            on_failure=lambda error: setattr(self, '_stepped_aside', True),
+            on_failure=lambda error: setattr(self, '_folder_lost', True),
             on_removed=self._on_removed,
         )
 
-    def _destination(self, remote: Optional[str], logger: Logger) -> Optional[Destination]:
+    def _destination(self, logger: Logger) -> Optional[Destination]:
+        remote = self.output.naming.remote
         if remote is None:
             return None
         if scheme_of(remote) is not None:
             return FsspecDestination(self.output.storage_options, self.output.overwrite)
         return LoggerDestination(logger)
 
-    def _on_removed(self, paths: list[Path]) -> None:
-        """Told, on a background thread, of the files of a window that retention has removed."""
-
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._end_broken_fit(state)
-        if self._recording is not None:  # of the fit that broke off
-            self._finish(state)
+        self._end_failed_fit(state)
+        self._finish_if_recording(state)  # of the fit that failed
         self._fitting = True
-        if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
-            self._windows['train'] = Windows(self.when.schedule, TrainClock(state), state)
-            self._warn_if_too_short(state)
+        if self._windows.start_training(state):
+            self._ends_too_early = warn_if_too_short(type(self).__name__, self.when.schedule, state)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -325,18 +271,17 @@ class ProfilingCallback(Callback):
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._end_if_over('train', state)
+        self._finish_if_over('train', state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._fitting = False
-        windows = self._windows.get('train')
-        if self._recording is not None:
-            self._warn_of_unfinished(state, inside=True)
+        if self.is_recording:
+            self._warn_of_unfinished(state)
             self._finish(state)
-        elif windows is not None and not windows.opened:
-            self._warn_of_unfinished(state, inside=False)
-        self._cool_down()
+        elif 'train' in self._windows and not self._windows.has_opened('train'):
+            self._warn_of_unfinished(state)
+        self._cancel_warmup()
 
     def eval_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -374,229 +319,178 @@ class ProfilingCallback(Callback):
         del logger  # unused
         self._close_run(state)
 
-    def _end_broken_fit(self, state: State) -> None:
+    def _end_failed_fit(self, state: State) -> None:
         if self._fitting:
             self._fitting = False
-            self._broke_off(state)
+            self._fit_failed(state)
 
     def _close_run(self, state: State) -> None:
         if self._store is None:
             return
         try:
-            self._end_broken_fit(state)
-            if self._recording is not None:
-                self._finish(state)
-            self._cool_down()
-            self._closing()
+            self._end_failed_fit(state)
+            self._finish_if_recording(state)
+            self._cancel_warmup()
+            self._before_close()
         except Exception as error:  # the other callbacks are still to be closed
-            self._step_aside(error)
+            self._disable(error)
         finally:
-            _quietly(self.stand_down)
+            _ignore_errors(self.yield_resources)
         store, self._store = self._store, None
         store.close(self.output.close_timeout)
-        self._windows = {}
+        self._windows = StageWindows(self.when)
 
-    # -- windows ------------------------------------------------------------------------------------------------
+    # -- windows --------------------------------------------------------------------------------------------------
 
     def _before_batch(self, stage: str, state: State) -> None:
         fork_next_writer()
-        windows = self._windows.get(stage)
-        if windows is None:
+        if stage not in self._windows:
             return
-        if self._stepped_aside:
-            self._cool_down()
-            self.stand_down()
+        if self._folder_lost and not self.is_recording:
+            self._cancel_warmup()
+            self._life = Life.DISABLED
+        if self._life is Life.DISABLED:
+            self.yield_resources()
             return
-        phase = windows.before_batch()
-        if self._recording is not None:
-            if self._recording.stage != stage:  # an evaluation inside an open training window is part of it
+        phase = self._windows.before_batch(stage)
+        if self.is_recording:
+            if self._stage != stage:  # an evaluation inside an open training window is part of it
                 return
             if phase.joined:
                 self._batch_begins(state)
                 return
             self._finish(state)
-        if not phase.joined:
-            self._missing_window = False
-        if phase.active and not self._missing_window:
-            self._begin(stage, state)
-        elif phase.warmup and not self._warm:
+        if self._life is Life.MISSING and not phase.joined:
+            self._life = Life.IDLE
+        if phase.active:
+            if self._life is not Life.MISSING:
+                self._begin(stage, state)
+        elif not phase.warmup:
+            self._cancel_warmup()
+        elif self._life is Life.IDLE:
             self._warm_up(state)
-        elif self._warm and not phase.warmup:
-            self._cool_down()
 
     def _after_batch(self, stage: str, state: State) -> None:
-        if self._recording is None:
-            if self._warm and self._must_yield(state):
-                self._cool_down()
+        if not self.is_recording:
+            if self._life is Life.WARMING_UP and self._must_yield(state):
+                self._cancel_warmup()
             return
         self._batch_ended(state)
-        self._end_if_over(stage, state)
-        if self._recording is not None and self._must_yield(state):
-            self._missing_window = True
+        self._finish_if_over(stage, state)
+        if self.is_recording and self._must_yield(state):
+            self._finish(state)
+            self._life = Life.MISSING
+
+    def _finish_if_over(self, stage: str, state: State) -> None:
+        if self.is_recording and self._stage == stage and self._windows.is_over(stage):
             self._finish(state)
 
-    def _end_if_over(self, stage: str, state: State) -> None:
-        recording = self._recording
-        if recording is not None and recording.stage == stage and self._windows[stage].is_over():
+    def _finish_if_recording(self, state: State) -> None:
+        if self.is_recording:
             self._finish(state)
 
     def _start_pass(self, stage: str, state: State) -> None:
-        if stage not in self.when.stages or not self.may_run_on(dist.get_global_rank()):
-            return
-        if stage not in self._windows:
-            self._windows[stage] = Windows(self.when.schedule, StageClock(state), state)
-        self._stage_clock(stage).start_pass()
+        self._windows.start_pass(stage, state)
 
     def _end_stage_batch(self, stage: str, state: State, timestamp: Any) -> None:
         if stage in self._windows:
-            self._stage_clock(stage).end_batch(timestamp)
+            self._windows.end_batch(stage, timestamp)
             self._after_batch(stage, state)
 
     def _end_pass(self, stage: str, state: State) -> None:
         if stage not in self._windows:
             return
-        self._stage_clock(stage).end_pass()
-        if self._recording is not None and self._recording.stage == stage:
-            self._finish(state)  # what a window still lacks comes with the next pass, in a file of its own
+        self._windows.end_pass(stage)
+        if self.is_recording and self._stage == stage:
+            self._finish(state)  # the rest of the window comes with the next pass, in a file of its own
 
-    def _stage_clock(self, stage: str) -> StageClock:
-        clock = self._windows[stage].clock
-        assert isinstance(clock, StageClock)
-        return clock
-
-    def _stamp(self, stage: str, state: State) -> Stamp:
-        mark = '' if stage == 'train' else f'.{stage}{int(self._windows[stage].clock.read("ba"))}'
-        return Stamp(state.run_name, state.timestamp, mark)
-
-    # -- recordings ---------------------------------------------------------------------------------------------
+    # -- recordings -----------------------------------------------------------------------------------------------
 
     def _warm_up(self, state: State) -> None:
         if self._claim(state):
-            self._warm = True
+            self._life = Life.WARMING_UP
             self._prepare(state)
 
     def _begin(self, stage: str, state: State) -> None:
         if not self._claim(state):
+            self._cancel_warmup()
             self._miss_window(stage, state)
             return
         with uninterrupted():
-            self._recording = _Recording(stage)
-            self._warm = False
-            self._start(state, self._stamp(stage, state))
+            self._life = Life.RECORDING
+            self._stage = stage
+            self._start(state, self._windows.stamp(stage, state))
             self._batch_begins(state)
 
     def _miss_window(self, stage: str, state: State) -> None:
-        """A window that can't be had is left out; one that is the last is tried again, batch after batch."""
+        """Skip a window that can't be recorded now. The last one is postponed: tried again before each batch."""
         again = self.when.schedule.without_skip()
         if again is None:
-            self._missing_window = True
+            self._life = Life.MISSING
         else:
-            self._windows[stage] = Windows(again, self._windows[stage].clock, state)
+            self._windows.postpone(stage, again, state)
 
     def _finish(self, state: State) -> None:
+        """Save the open window."""
         with uninterrupted():
-            recording, self._recording = self._recording, None
-            assert recording is not None
+            self._life = Life.IDLE
             try:
-                self._stop(state, self._stamp(recording.stage, state))
+                self._stop(state, self._windows.stamp(self._stage, state))
             except Exception:
-                _quietly(self._cancel)
+                _ignore_errors(self._cancel)
                 raise
             finally:
                 exclusive.release(self.session)
 
-    def _cool_down(self) -> None:
-        if self._warm:
-            self._warm = False
+    def _cancel_warmup(self) -> None:
+        if self._life is Life.WARMING_UP:
+            self._life = Life.IDLE
             self._cancel()
             exclusive.release(self.session)
 
     def _claim(self, state: State) -> bool:
-        """Whether a window can be recorded now; if not, one warning says what stands in its way."""
+        """Whether a window can be recorded now; if not, one warning says why."""
         obstacle = self._obstacle(state)
-        if obstacle is not None and not self._warned_of_clash:
-            self._warned_of_clash = True
-            batch = state.timestamp.batch.value
-            last = self.when.schedule.without_skip() is not None
-            does = 'puts off its window' if last else 'leaves out a window'
-            warn(f'{type(self).__name__} {does} at batch {batch}, because {obstacle}')
+        if obstacle is not None and 'clash' not in self._warned:
+            self._warned.add('clash')
+            verb = 'postpones its' if self.when.schedule.without_skip() is not None else 'skips a'
+            warn(f'{type(self).__name__} {verb} window at batch {state.timestamp.batch.value}: {obstacle}')
         return obstacle is None
 
     def _obstacle(self, state: State) -> Optional[str]:
         if not self.resources:
             return None
         if not self.store.has_room():
-            return 'earlier windows are still being written; let them be farther apart'
+            return 'earlier windows are still being written. Use a schedule with more time between windows'
         holder = "Composer's TorchProfiler" if self._must_yield(state) else exclusive.claim(self, state)
-        return f'{holder} is recording; give them windows apart from each other' if holder is not None else None
+        return f'{holder} is recording. Use schedules that do not overlap' if holder is not None else None
 
     def _must_yield(self, state: State) -> bool:
-        return exclusive.KINETO in self.resources and composer_profiler.composer_wants_batch(state)
+        return exclusive.KINETO in self.resources and composer_profiler.wants_batch(state)
 
-    def _step_aside(self, error: BaseException) -> None:
-        """The training goes on without this callback."""
-        if not self._stepped_aside:
-            warn(f'{type(self).__name__} steps aside, the training goes on without it; {type(error).__name__}: {error}')
-        self._stepped_aside = True
-        busy = self._recording is not None or self._warm
-        self._recording, self._warm = None, False
+    def _disable(self, error: BaseException) -> None:
+        """Record nothing for the rest of the run; the training continues."""
+        if self._life is not Life.DISABLED:
+            warn(
+                f'{type(self).__name__} is disabled for the rest of this run: {type(error).__name__}: {error}. '
+                'Training continues'
+            )
+        busy = self._life in (Life.RECORDING, Life.WARMING_UP)
+        self._life = Life.DISABLED
         if busy:
-            _quietly(self._cancel)
-        _quietly(self.stand_down)
+            _ignore_errors(self._cancel)
+        _ignore_errors(self.yield_resources)
         exclusive.release(self.session)
 
-    def _warn_if_too_short(self, state: State) -> None:
-        """Say now, where it can be known, that training will end before the first window."""
-        first = first_common_batch(self.when.schedule, window('1ba', every='1ba'), [dist.get_global_rank()])
-        left = _batches_left(state)
-        if first is not None and left is not None and 0 < left <= first:
-            self._warned_of_length = True
-            warn(
-                f'{type(self).__name__} will record nothing: its first window comes after {first} batches of {left}; make skip shorter'
-            )
-
-    def _warn_of_unfinished(self, state: State, *, inside: bool) -> None:
-        if self._stepped_aside or self._warned_of_length or not self.when.schedule.ends_by_itself:
-            return
-        name, batch = type(self).__name__, state.timestamp.batch.value
-        if inside:
-            warn(f'the run ended at batch {batch} inside a window of {name}; what was recorded is saved')
-        else:
-            warn(f'the run ended at batch {batch} before the first window of {name}; make skip or the window shorter')
+    def _warn_of_unfinished(self, state: State) -> None:
+        if self._life is not Life.DISABLED and not self._ends_too_early and self.when.schedule.ends_by_itself:
+            batch = state.timestamp.batch.value
+            warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording)
 
 
-def _batches_left(state: State) -> Optional[int]:
-    """From here to the end of training, where that is known in batches."""
-    end, length = state.max_duration, state.dataloader_len
-    done = state.timestamp.batch.value
-    if end is None or end.unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
-        return None
-    if end.unit == TimeUnit.BATCH:
-        return int(end.value) - done
-    return None if length is None else int(end.value * length.value) - done
-
-
-def _quietly(action: Callable[[], object]) -> None:
-    """Clean up after an error; a second one would say nothing new."""
+def _ignore_errors(action: Callable[[], object]) -> None:
+    """Clean up after an error that was reported; a second error adds nothing."""
     try:
         action()
     except Exception:
         pass
-
-
-def check_writable(folder: Path, template: str) -> None:
-    """Refuse a folder that can't be written to, without leaving anything in it.
-
-    Raises:
-        ValueError: naming the folder and what is wrong with it.
-    """
-    nearest = folder.absolute()
-    try:
-        while not nearest.exists():
-            nearest = nearest.parent
-        if not nearest.is_dir():
-            raise NotADirectoryError(f'{nearest} is not a folder')
-        with tempfile.TemporaryFile(prefix='.memprof-', dir=nearest):
-            pass
-    except OSError as error:
-        raise ValueError(f'folder={template!r}: nothing can be written to {str(folder)!r}: {error}') from error

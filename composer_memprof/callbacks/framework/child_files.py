@@ -1,4 +1,4 @@
-"""Files that processes of the user write about themselves, begun in a window; some of them outlive it."""
+"""Files that the user's child processes write about themselves; a child may end after the window it started in."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ import psutil
 
 @dataclass(frozen=True)
 class ChildFile:
-    """What the process ``pid`` writes, whole once that has ended."""
+    """The file that the process ``pid`` writes. It is complete once the process has ended."""
 
     path: Path
     pid: int
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
+        """Whether the process has ended."""
         try:
             return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 
-    def remove_if_in(self, paths: Collection[object]) -> None:
-        """Once it is saved under another name: ``paths`` are what was saved."""
+    def remove_if_saved(self, paths: Collection[object]) -> None:
+        """Remove the file if it was saved under another name; ``paths`` are the saved files."""
         if paths:
             self.path.unlink(missing_ok=True)
 
 
 def child_files(folder: Path, name: str) -> Iterator[ChildFile]:
-    """Those in ``folder`` whose name is the pattern ``name``, whose only group is the process id."""
+    """The files in ``folder`` whose name matches the pattern ``name``; its only group is the process id."""
     for path in sorted(folder.glob('*')) if folder.is_dir() else ():
         match = re.fullmatch(name, path.name)
         if match:

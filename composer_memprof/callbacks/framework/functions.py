@@ -1,4 +1,4 @@
-"""The functions of a training run, from Composer's events: the batch, its phases, and those of evaluation."""
+"""Training as functions, from Composer's events: the steps of each stage, and the phases of a training step."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from composer.loggers import Logger
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.recorders.functions.recorder import Call, FunctionMemoryRecorder
+from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
+from composer_memprof.recorders.functions.source import FunctionCall
 
-#: What a stage's batch is, as a function.
+#: The function that a batch of each stage counts as.
 STEPS = {'train': 'training_step', 'eval': 'validation_step', 'predict': 'predict_step'}
-#: All of them; forward, loss and backward come once a microbatch.
+#: All functions that events tell of; forward, loss and backward run once a microbatch.
 FUNCTIONS = (*STEPS.values(), 'dataloader', 'forward', 'loss', 'backward', 'optimizer_step')
-
-
-#: What is run anew where memory was short.
-_PASS = ('forward', 'loss', 'backward')
+#: The functions that Composer runs again, from forward on, when memory ran out and it tries smaller microbatches.
+_RETRIED = ('forward', 'loss', 'backward')
 
 
 class FunctionCallback(ProfilingCallback):
-    """A callback whose recorder is told of each function as it begins and ends."""
+    """A callback that passes the begin and end of each function on to its recorder."""
 
     _functions: Optional[FunctionMemoryRecorder] = None
-    #: Those of the training that are under way.
-    _calls: dict[str, Optional[Call]]
+    #: The calls that are running, by function.
+    _calls: dict[str, Optional[FunctionCall]]
 
     def _forget_run(self) -> None:
         super()._forget_run()
@@ -37,19 +36,19 @@ class FunctionCallback(ProfilingCallback):
 
     def _function_begins(self, function: str, state: State) -> None:
         if self._functions is not None:
-            # What an error has cut short is tried again from its forward on.
-            for cut in _PASS if function == 'forward' else (function,):
-                self._functions.drop(self._calls.pop(cut, None))
-            self._calls[function] = self._functions.begin_part(function, state.batch)
+            # A forward that begins again means that an error ended the pass before.
+            for unfinished in _RETRIED if function == 'forward' else (function,):
+                self._functions.cancel(self._calls.pop(unfinished, None))
+            self._calls[function] = self._functions.begin_training_function(function, state.batch)
 
     def _function_ends(self, function: str, state: State) -> None:
         if self._functions is not None and function in self._calls:
-            self._functions.end_part(function, self._calls.pop(function))
+            self._functions.end_training_function(function, self._calls.pop(function))
 
     def _forward_of_evaluation(self, state: State) -> None:
-        """The forward pass of a batch of evaluation or prediction begins; it is no function of its own."""
+        """The forward pass of an evaluation or prediction batch begins; it does not count as a function."""
         if self._functions is not None:
-            self._functions.tell_of_part('forward', state.batch)
+            self._functions.notify_begin('forward', state.batch)
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -96,8 +95,8 @@ class FunctionCallback(ProfilingCallback):
         self._function_ends('backward', state)
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        # Composer runs forward and backward inside the optimizer's step; its own part begins here.
         del logger  # unused
+        # Composer runs forward and backward inside optimizer.step(); the update itself begins here.
         self._function_begins('optimizer_step', state)
 
     def batch_end(self, state: State, logger: Logger) -> None:

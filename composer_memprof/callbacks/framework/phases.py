@@ -1,4 +1,4 @@
-"""The phases of a batch, from Composer's events: dataloader, forward, backward, optimizer, eval, checkpoint."""
+"""The phases of training, from Composer's events: dataloader, forward, backward, optimizer, eval, checkpoint."""
 
 from __future__ import annotations
 
@@ -6,51 +6,61 @@ from composer.core import State
 from composer.loggers import Logger
 
 from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.vocabulary import (
+    BACKWARD,
+    BETWEEN_BATCHES,
+    BETWEEN_PHASES,
+    CHECKPOINT,
+    DATALOADER,
+    EVAL,
+    FORWARD,
+    OPTIMIZER,
+)
 
 
 class PhasedCallback(ProfilingCallback):
-    """A callback that is told of each phase as it begins."""
+    """A callback with a hook for the start of each phase."""
 
     def _phase_begins(self, phase: str, state: State) -> None:
-        """From here on ``phase`` runs."""
+        """``phase``, one of the vocabulary's, starts now."""
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('dataloader', state)
+        self._phase_begins(DATALOADER, state)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('between phases', state)
+        self._phase_begins(BETWEEN_PHASES, state)
 
     def before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('forward', state)
+        self._phase_begins(FORWARD, state)
 
     def before_backward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('backward', state)
+        self._phase_begins(BACKWARD, state)
 
     def after_backward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('between phases', state)
+        self._phase_begins(BETWEEN_PHASES, state)
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        # Composer runs forward and backward inside the optimizer's step; its own part begins here.
         del logger  # unused
-        self._phase_begins('optimizer', state)
+        # Composer runs forward and backward inside optimizer.step(); the update itself begins here.
+        self._phase_begins(OPTIMIZER, state)
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('checkpoint', state)
+        self._phase_begins(CHECKPOINT, state)
 
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._phase_begins('checkpoint', state)
+        self._phase_begins(CHECKPOINT, state)
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        self._phase_begins('eval', state)
+        self._phase_begins(EVAL, state)
         super().eval_start(state, logger)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         super().eval_end(state, logger)
-        self._phase_begins('between batches', state)
+        self._phase_begins(BETWEEN_BATCHES, state)

@@ -1,4 +1,4 @@
-"""A callback of functions in a training loop without a Trainer: connect it, and mark what is to be seen."""
+"""MemProfiler in a training loop without a Trainer: connect it to the model, and mark the functions to read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing_extensions import Self
 
 from composer_memprof.artifacts.destinations import FsspecDestination, scheme_of
 from composer_memprof.artifacts.names import Stamp, folder_of
-from composer_memprof.callbacks.framework.base import ProfilingCallback, check_writable
+from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.functions import FUNCTIONS
+from composer_memprof.callbacks.framework.run_checks import check_writable
 from composer_memprof.callbacks.parts.memory_stats import MemoryStats
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.plan import FunctionPlan
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
 
-#: ``{run_name}`` where there is no run.
+#: ``{run_name}`` in a loop without a Trainer.
 RUN_NAME = 'memprofiler'
 
 
-class PlainLoop(ProfilingCallback):
-    """Reads marked functions in windows, and has the methods that a loop of the user's own calls."""
+class WithoutTrainer(ProfilingCallback):
+    """Reads marked functions in windows, and has the methods that a loop without a Trainer calls."""
 
     _plan: FunctionPlan
     _stats: MemoryStats
@@ -33,10 +34,10 @@ class PlainLoop(ProfilingCallback):
     enabled = True
 
     def connect(self, module: Module, optimizers: Sequence[Optimizer] = ()) -> Self:
-        """Read the functions that are marked, and those in :meth:`memprofile_ctx`, from now to :meth:`disconnect`.
+        """Read marked functions and :meth:`memprofile_ctx` blocks from now until :meth:`disconnect`.
 
         Raises:
-            ValueError: for a model or a place of files that is not allowed.
+            ValueError: for a model, a folder or a destination that is not allowed.
         """
         self.disconnect()
         if not self.enabled:
@@ -54,7 +55,7 @@ class PlainLoop(ProfilingCallback):
         return self
 
     def disconnect(self) -> None:
-        """Close the files, and wait for their upload as long as ``close_timeout`` says."""
+        """Close the files, and wait up to ``close_timeout`` seconds for their upload."""
         if self._store is None:
             return
         self._end_window()
@@ -70,14 +71,14 @@ class PlainLoop(ProfilingCallback):
 
     @contextmanager
     def memprofile_ctx(self, name: str) -> Iterator[None]:
-        """Read memory around the code inside, as that of a function ``name``."""
+        """Read memory at the start and the end of the block, as of a function ``name``."""
         recorder = self._functions
-        call = recorder.begin_part(name, marked=True) if recorder is not None else None
+        call = recorder.begin_training_function(name, marked=True) if recorder is not None else None
         try:
             yield
         finally:
             if recorder is not None:
-                recorder.end_part(name, call)
+                recorder.end_training_function(name, call)
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
@@ -85,8 +86,8 @@ class PlainLoop(ProfilingCallback):
         self, model: Module, optimizers: Sequence[Optimizer], reserved: Sequence[str] = ()
     ) -> FunctionMemoryRecorder:
         self._plan.check(model)
-        sources = self._plan.sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
-        return FunctionMemoryRecorder(self._plan.collection, sources, self._stats.take, reserved)
+        sources = self._plan.make_sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
+        return FunctionMemoryRecorder(self._plan.selection, sources, self._stats.take, reserved)
 
     def _begin_window(self, stamp: Stamp) -> None:
         assert self._functions is not None
@@ -99,15 +100,15 @@ class PlainLoop(ProfilingCallback):
         self._stats.close()
 
     def _listen(self, recorder: Optional[FunctionMemoryRecorder]) -> None:
-        """Have ``recorder`` told of marked functions, in place of the one before, whose counts go on."""
+        """Connect ``recorder`` to marked functions in place of the current one; it continues its call counts."""
         before, self._functions = self._functions, recorder
         if before is not None:
             marked.disconnect(before)
             before.close()
         if recorder is None:
             if before is not None:
-                before.warn_of_absent(FUNCTIONS)
+                before.warn_of_functions_that_never_ran(FUNCTIONS)
             return
         if before is not None:
-            recorder.calls.update(before.calls)
+            recorder.call_counts.update(before.call_counts)
         marked.connect(recorder)

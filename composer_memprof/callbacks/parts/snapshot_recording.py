@@ -1,30 +1,32 @@
-"""A recording of allocations in a Trainer, with what places its events in batches, phases, modules and tensors."""
+"""A recording of allocations in a Trainer, annotated with batches, phases, modules and tensors."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Optional
 
 from composer.core import State
 from composer.utils import dist
 
-from composer_memprof.recorders.allocations import cpu_allocations
+from composer_memprof.recorders.allocations import allocator_history, cpu_allocations
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.annotations import Annotations
-from composer_memprof.recorders.allocations.snapshot_pickle import with_notes
+from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
 from composer_memprof.recorders.kineto import KinetoRecorder
+from composer_memprof.vocabulary import BETWEEN_BATCHES, FORWARD
 
-#: Makes a snapshot of what was recorded, wherever that is to be done.
+#: Makes the snapshot; may be called in a forked child.
 Make = Callable[[], dict[str, Any]]
 
 
 class SnapshotRecording:
-    """By torch's profiler on a CPU, by the allocator's history on a GPU.
+    """Records with torch's profiler on a CPU, with the allocator's history on a GPU.
 
     Args:
-        source (KinetoRecorder | AllocatorHistory): what records.
-        follows_modules (bool): whether hooks on the model tell, on a GPU, whose forward or backward runs.
+        source (KinetoRecorder | AllocatorHistory): the recorder.
+        follows_modules (bool): on a GPU, note which module runs, by hooks on the model. On a CPU the profiler does.
     """
 
     def __init__(self, source: KinetoRecorder | AllocatorHistory, follows_modules: bool) -> None:
@@ -36,7 +38,7 @@ class SnapshotRecording:
     def begin(self, state: State) -> None:
         self.active = True
         self._annotations = Annotations()
-        self._annotations.mark('between batches', state.timestamp.batch.value)
+        self._annotations.mark(BETWEEN_BATCHES, state.timestamp.batch.value)
         self._annotations.see_model(state.model, state.optimizers)
         if isinstance(self.source, KinetoRecorder):
             self.source.start(self)
@@ -46,42 +48,50 @@ class SnapshotRecording:
         self.source.start()
 
     def mark(self, phase: str, state: State) -> None:
+        """``phase`` starts now."""
         if self.active:
             self._annotations.mark(phase, state.timestamp.batch.value)
-            if phase == 'forward':
+            if phase == FORWARD:
                 self._annotations.see_inputs(state.batch)
 
-    def end(self, state: State, about: Optional[dict[str, Any]] = None) -> Make:
-        """End the recording. ``about``: what else the snapshot is to carry.
-
-        On a GPU the snapshot has to be made, in a forked child or here, before :meth:`let_go`.
-        """
+    def end(self, state: State, failure: Optional[Failure] = None) -> Make:
+        """End the recording. On a GPU, make or fork the snapshot before :meth:`release`."""
         self.active = False
         self._annotations.leave_modules()
         if isinstance(self.source, KinetoRecorder):
             modules = {id(module): name for name, module in state.model.named_modules()}
             make: Make = functools.partial(cpu_allocations.snapshot_of, self.source.stop(self), modules)
-        else:
-            make = self.source.take
-        return self._with_notes(make, state, about)
+            return self._annotated(make, cpu_allocations.NOTES, state, failure)
+        return self._annotated(self.source.take, allocator_history.NOTES, state, failure)
 
-    def let_go(self) -> None:
-        """After :meth:`end`: let go of what the snapshot was made of."""
+    def release(self) -> None:
+        """After :meth:`end`: free what the snapshot was made from."""
         if isinstance(self.source, AllocatorHistory):
             self.source.cancel()
 
-    def take(self, state: State, about: Optional[dict[str, Any]] = None) -> Make:
-        """A snapshot of a GPU's history as it stands, which goes on."""
-        assert isinstance(self.source, AllocatorHistory), 'a profiler has to be stopped first'
-        return self._with_notes(self.source.take, state, about)
+    def take(self, state: State, failure: Optional[Failure] = None) -> Make:
+        """A snapshot of a GPU's history so far; the recording continues."""
+        assert isinstance(self.source, AllocatorHistory), 'the profiler must be stopped first'
+        return self._annotated(self.source.take, allocator_history.NOTES, state, failure)
 
     def cancel(self) -> None:
-        """End a warm-up, or a recording, without a result."""
+        """Cancel a warm-up or a recording."""
         self.active = False
         self._annotations.leave_modules()
         self.source.cancel()
 
-    def _with_notes(self, make: Make, state: State, about: Optional[dict[str, Any]]) -> Make:
-        self._annotations.see_model(state.model, state.optimizers)
-        notes = {'rank': dist.get_global_rank(), **self._annotations.as_dict(), **(about or {})}
-        return functools.partial(with_notes, make, notes)
+    def _annotated(self, make: Make, notes: SnapshotNotes, state: State, failure: Optional[Failure]) -> Make:
+        annotations = self._annotations
+        annotations.see_model(state.model, state.optimizers)
+        notes = replace(
+            notes,
+            rank=dist.get_global_rank(),
+            phases=annotations.phases,
+            tensors=annotations.tensors,
+            modules=annotations.modules,
+        )
+        return functools.partial(_make_with_notes, make, notes.with_failure(failure))
+
+
+def _make_with_notes(make: Make, notes: SnapshotNotes) -> dict[str, Any]:
+    return with_notes(make(), notes)

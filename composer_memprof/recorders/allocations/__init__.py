@@ -1,1 +1,1 @@
-"""Memory snapshots: the CUDA allocator's history, the same on a CPU, what is noted beside it, and running out of memory."""
+"""Memory snapshots: the CUDA allocator's history, the same on a CPU, the notes we add, and out-of-memory errors."""

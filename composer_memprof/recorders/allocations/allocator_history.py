@@ -11,16 +11,24 @@ from typing import Any, Literal, Optional
 
 import torch
 
+from composer_memprof.recorders.allocations.notes import SnapshotNotes
+from composer_memprof.recorders.torch_private import cuda_allocator
+
+#: The modules of ``torch_private`` that this one needs.
+NEEDS = (cuda_allocator,)
+#: The notes of every snapshot made here.
+NOTES = SnapshotNotes(device='cuda', torch=str(torch.__version__), recorder='allocator_history')
+
 Stacks = Literal['python', 'all']
 Context = Literal['all', 'alloc', 'state']
 
 
 class AllocatorHistory:
-    """Records with ``torch.cuda.memory._record_memory_history`` (private in torch; checked on 2.6 to 2.7).
+    """Records the allocator's history.
 
     Args:
-        max_entries (int): events to keep; the oldest are dropped beyond it.
-        stacks (str): ``'python'``, or ``'all'`` with C++ frames, which are looked up when the snapshot is taken.
+        max_entries (int): events to keep; beyond it the oldest are dropped.
+        stacks (str): ``'python'``, or ``'all'`` to add C++ frames, which torch resolves when the snapshot is taken.
         context (str): which events carry stacks, as in torch: ``'all'``, ``'alloc'`` or ``'state'``.
     """
 
@@ -32,34 +40,31 @@ class AllocatorHistory:
         self.snapshot: Optional[dict[str, Any]] = None
 
     def start(self) -> None:
-        torch.cuda.memory._record_memory_history(
+        cuda_allocator.record_memory_history(
             'all', context=self.context, stacks=self.stacks, max_entries=self.max_entries
         )
 
     def stop(self) -> dict[str, Any]:
-        """End the recording; returns the snapshot, plain dicts, lists, strings and numbers, sizes in bytes."""
+        """End the recording and return the snapshot: plain dicts, lists, strings and numbers, sizes in bytes."""
         try:
             return self.take()
         finally:
             self.cancel()
 
     def take(self) -> dict[str, Any]:
-        """The snapshot so far; the recording goes on. Asks nothing of the device, so that a forked child may do it."""
-        return torch.cuda.memory._snapshot()
+        """The snapshot so far; the recording continues. Works in a forked child: it makes no call to the device."""
+        return cuda_allocator.memory_snapshot()
 
     @staticmethod
     def settle() -> None:
-        """Take and give back the locks that a snapshot takes: a device's counters are read under its allocator's.
-
-        Through ``torch._C._cuda_memoryStats`` (private in torch; checked on 2.7 and 2.11), since in a forked child the
-        public function reads nothing. The number of devices is known to torch from the parent on.
-        """
+        """Take and release each lock that :meth:`take` needs: in a forked child this hangs if a thread held one."""
+        # torch.cuda.memory_stats reads nothing in a forked child.
         for device in range(torch.cuda.device_count()):
-            torch._C._cuda_memoryStats(device)
+            cuda_allocator.memory_stats(device)
 
     def cancel(self) -> None:
         """End the recording without a snapshot."""
-        torch.cuda.memory._record_memory_history(None)
+        cuda_allocator.record_memory_history(None)
 
     def __enter__(self) -> AllocatorHistory:
         self.start()

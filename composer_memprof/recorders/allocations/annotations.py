@@ -1,10 +1,9 @@
-"""What places the events of a memory snapshot: the phases of batches, the modules whose forward or backward runs, and
-which addresses hold which tensors.
+"""What places the events of a memory snapshot: phases and batches, running modules, and the addresses of tensors.
 
 annotations = Annotations()
 annotations.mark('forward', batch=0)
 annotations.see_model(model, [optimizer])
-annotations.as_dict()
+annotations.phases, annotations.tensors
 """
 
 from __future__ import annotations
@@ -21,43 +20,64 @@ from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.dispatch import in_backward
 from composer_memprof.recorders.model_hooks import Hook
 from composer_memprof.recorders.tensors import named_tensors_in, parts_of, tensors_in
+from composer_memprof.recorders.torch_private import autograd_nodes
+from composer_memprof.vocabulary import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER
 
-#: As many marks, or tensors, as a snapshot takes along; a history that never ends keeps the newest.
-_MOST = 100_000
-#: In the metadata of a backward node: the recording that has noted whose it is.
-_SEEN = 'composer_memprof.module'
+#: The modules of ``torch_private`` that this one needs.
+NEEDS = (autograd_nodes,)
+#: Rows of each kind that are kept, the newest: a recording may never end.
+_MOST_ROWS = 100_000
+#: In a backward node's metadata: the recording whose hook is on the node.
+_HOOKED_BY = 'composer_memprof.module'
+
+_Row = list[Any]
 
 
 class Annotations:
-    """Collects marks, on the clock of the events that they place: microseconds since 1970."""
+    """Collects rows, timed by the clock of the allocator's events: microseconds since 1970.
+
+    The rows are those of :class:`~composer_memprof.recorders.allocations.notes.SnapshotNotes`.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[str, collections.deque[list[Any]]] = {
-            name: collections.deque(maxlen=_MOST) for name in ('phases', 'tensors', 'modules')
-        }
+        self._phases, self._tensors, self._modules = (_newest_rows() for _ in range(3))
         self._hooks: list[Any] = []
         self._token = object()
-        # The modules whose forwards run, the innermost last; before them, the one that the backward has come to.
+        # The module that the backward pass is in, then the modules whose forward runs, innermost last.
         self._running: list[str] = ['']
 
+    @property
+    def phases(self) -> list[_Row]:
+        return _in_order_of_time(self._phases)
+
+    @property
+    def tensors(self) -> list[_Row]:
+        return _in_order_of_time(self._tensors)
+
+    @property
+    def modules(self) -> list[_Row]:
+        return _in_order_of_time(self._modules)
+
     def mark(self, phase: str, batch: int) -> None:
-        """From now on ``phase`` of ``batch`` runs."""
-        self._rows['phases'].append([_now_us(), batch, phase])
+        """``phase`` of ``batch`` starts now."""
+        self._phases.append([_now_us(), batch, phase])
         if self._hooks:
             self._running = ['']
             self._mark_module('')
 
     def see_model(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
-        """Note where parameters, buffers, gradients and optimizer state lie now."""
+        """Note the present addresses of parameters, buffers, gradients and optimizer state."""
         self._see(_tensors_of(model, optimizers))
 
     def see_inputs(self, batch: Any) -> None:
-        """Note where the tensors of a batch lie now."""
-        self._see(('input', name, tensor) for name, tensor in named_tensors_in(batch, 'batch'))
+        """Note the present addresses of a batch's tensors."""
+        self._see((INPUT, name, tensor) for name, tensor in named_tensors_in(batch, 'batch'))
 
     def follow_modules(self, model: torch.nn.Module) -> None:
-        """Note which module's forward or backward runs, until :meth:`leave_modules`. A compiled model would be compiled
-        anew for it, and is left alone."""
+        """Note which module's forward or backward runs, until :meth:`leave_modules`.
+
+        Does nothing for a compiled model: hooks would make torch compile it again.
+        """
         if is_compiled(model):
             return
 
@@ -83,33 +103,35 @@ class Annotations:
             self._hooks.append(module.register_forward_hook(Hook(leave, name), always_call=True))
 
     def _note_backward(self, values: Any, name: str) -> None:
-        """When the backward pass comes to what made ``values``, it has come to the module ``name``.
+        """Hook the backward nodes of ``values``: when one of them runs, the backward pass enters module ``name``.
 
-        It runs operations in the reverse of their order. What a module returns was made by the innermost module that
-        returns it, and what goes into one by the module around it, unless another has returned it.
+        The backward pass runs operations in reverse order. A module's output was made by the innermost module that
+        returns it. A module's input was made by the module around it, unless another module returned it.
         """
         try:
             for tensor in tensors_in(values):
-                # To ask a view that was changed in place for its node makes a new one, and gradients add up otherwise.
-                if not tensor.requires_grad or (tensor._is_view() and tensor._version):
+                # Reading grad_fn of a modified view makes a new node, which changes the order in which gradients are
+                # summed.
+                if not tensor.requires_grad or autograd_nodes.is_modified_view(tensor):
                     continue
-                node: Any = tensor.grad_fn  # torch's stub takes its ``metadata`` for a method
-                if node is not None and node.metadata.get(_SEEN) is not self._token:
-                    node.metadata[_SEEN] = self._token
-                    node.register_prehook(Hook(_reached, weakref.ref(self), name))
-        except Exception:  # of a mapping of the user's, say: the module is not known then, and training goes on
+                node: Any = tensor.grad_fn  # torch's stub declares ``metadata`` as a method
+                if node is not None and node.metadata.get(_HOOKED_BY) is not self._token:
+                    node.metadata[_HOOKED_BY] = self._token
+                    node.register_prehook(Hook(_enter_backward, weakref.ref(self), name))
+        except Exception:  # a mapping of the user's may raise anything; its module stays unknown
             return
 
-    def _backward_reaches(self, name: str) -> None:
+    def _backward_enters(self, name: str) -> None:
         if self._hooks:
             self._running[0] = name
-            if len(self._running) == 1:  # otherwise a checkpoint runs a forward within the backward
+            if len(self._running) == 1:  # otherwise activation checkpointing runs a forward within the backward
                 self._mark_module(name)
 
     def _mark_module(self, name: str) -> None:
-        self._rows['modules'].append([_now_us(), name])
+        self._modules.append([_now_us(), name])
 
     def leave_modules(self) -> None:
+        """Remove the hooks of :meth:`follow_modules`."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -120,23 +142,28 @@ class Annotations:
             try:
                 storages = [part.untyped_storage() for part in parts_of(tensor)]
                 places = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
-            except (RuntimeError, NotImplementedError, AttributeError):  # a tensor without memory of its own
+            except (RuntimeError, NotImplementedError, AttributeError):  # a tensor without storage
                 continue
-            self._rows['tensors'].extend([now, address, size, category, name] for address, size in places if address)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a snapshot carries it: ``phases``, ``tensors`` and ``modules``, rows of plain values."""
-        return {name: sorted(rows, key=_time_of) for name, rows in self._rows.items()}  # a clock may be set back
+            self._tensors.extend([now, address, size, category, name] for address, size in places if address)
 
 
-def _reached(annotations: weakref.ref[Annotations], name: str, gradients: object) -> None:
-    """A hook of a backward node, which may live for long: it keeps nothing of the recording alive."""
+def _enter_backward(annotations: weakref.ref[Annotations], name: str, gradients: object) -> None:
+    """A hook of a backward node. The node may outlive the recording, so it holds a weak reference."""
     found = annotations()
     if found is not None:
-        found._backward_reaches(name)
+        found._backward_enters(name)
 
 
-def _time_of(row: list[Any]) -> int:
+def _newest_rows() -> collections.deque[_Row]:
+    return collections.deque(maxlen=_MOST_ROWS)
+
+
+def _in_order_of_time(rows: Iterable[_Row]) -> list[_Row]:
+    """Sorted, since the clock may be set back."""
+    return sorted(rows, key=_time_of)
+
+
+def _time_of(row: _Row) -> int:
     return row[0]
 
 
@@ -150,13 +177,13 @@ def _tensors_of(
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         names[id(parameter)] = name
-        yield 'parameter', name, parameter
+        yield PARAMETER, name, parameter
         if parameter.grad is not None:
-            yield 'gradient', name, parameter.grad
+            yield GRADIENT, name, parameter.grad
     for name, buffer in model.named_buffers():
-        yield 'buffer', name, buffer
+        yield BUFFER, name, buffer
     for optimizer in optimizers:
         for owner, state in optimizer.state.items():
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    yield 'optimizer_state', f'{names.get(id(owner), "?")}.{key}', value
+                    yield OPTIMIZER_STATE, f'{names.get(id(owner), "?")}.{key}', value

@@ -1,8 +1,8 @@
-"""A memory snapshot on the CPU, where torch has no allocator history: from the profiler's allocation events.
+"""A memory snapshot on the CPU, where torch has no allocator history: made from the profiler's allocation events.
 
-The result has the form of ``torch.cuda.memory._snapshot()``, so that the same tools read it. Memory that was
-allocated before the recording is not in it, and neither is what other libraries allocate. Each live block is a
-segment of its own, since malloc tells of none.
+It has the format of torch's CUDA snapshots, so that the same tools read it. It lacks memory that was allocated before
+the recording and memory that other libraries allocate. Each live block is a segment of its own, since malloc reports
+no segments.
 """
 
 from __future__ import annotations
@@ -16,34 +16,42 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from composer_memprof.recorders.allocations.notes import SnapshotNotes, with_notes
 from composer_memprof.recorders.kineto import KinetoResult
+from composer_memprof.recorders.torch_private import profiler_events
 
-#: What a session needs to record for this.
+#: The modules of ``torch_private`` that this one needs.
+NEEDS = (profiler_events,)
+#: The notes of every snapshot made here.
+NOTES = SnapshotNotes(device='cpu', torch=str(torch.__version__), recorder='profiler')
+#: The profiler's arguments that a session needs for :func:`snapshot_of`.
 PROFILE_ARGUMENTS = {'profile_memory': True, 'with_stack': True}
 
 Frame = dict[str, Any]
 
 
 class _Call(NamedTuple):
-    """A Python call on the way to an allocation, linked to the call around it."""
+    """A Python call that led to an allocation, linked to the call around it."""
 
     caller: Frame
-    function: Optional[Frame]  # None of a C function, which has no frame of its own
+    function: Optional[Frame]  # None for a C function, which has no frame
     outer: Optional[_Call]
 
 
 class _Allocation(NamedTuple):
     time_ns: int
     address: int
-    size: int  # negative: freed
+    size: int  # negative for a free
     call: Optional[_Call]
     module: Optional[str]
 
 
 def snapshot_of(result: KinetoResult, modules: Mapping[int, str] = MappingProxyType({})) -> dict[str, Any]:
-    """The session's CPU allocations as a snapshot: ``device_traces`` and ``segments``, sizes in bytes.
+    """The session's CPU allocations as a snapshot: ``device_traces``, ``segments`` and notes, sizes in bytes.
 
-    ``modules`` gives the dotted name of each module by its ``id``; an allocation in its forward then carries it.
+    Args:
+        result (KinetoResult): of a session with :data:`PROFILE_ARGUMENTS`.
+        modules (Mapping): dotted names of modules by their ``id``. An allocation in a module's forward gets its name.
     """
     frames_of = _Frames()
     trace: list[dict[str, Any]] = []
@@ -61,13 +69,13 @@ def snapshot_of(result: KinetoResult, modules: Mapping[int, str] = MappingProxyT
             live.pop(allocation.address, None)
             trace.append({'action': 'free_requested', **event})
             trace.append({'action': 'free_completed', **event})
-    return {
+    snapshot = {
         'segments': [_segment(address, size, frames) for address, (size, frames) in sorted(live.items())],
         'device_traces': [trace],
         'allocator_settings': {},
         'external_annotations': [],
-        'composer_memprof': {'device': 'cpu', 'torch': str(torch.__version__), 'recorder': 'profiler'},
     }
+    return with_notes(snapshot, NOTES)
 
 
 def _segment(address: int, size: int, frames: list[Frame]) -> dict[str, Any]:
@@ -89,10 +97,9 @@ def _segment(address: int, size: int, frames: list[Frame]) -> dict[str, Any]:
 
 
 def _allocations(result: KinetoResult, modules: Mapping[int, str]) -> Iterator[_Allocation]:
-    """Walk the event tree with a stack of our own: it is deep, and each step counts."""
-    from torch._C._profiler import _EventType
-
-    allocation, py_call, py_c_call = _EventType.Allocation, _EventType.PyCall, _EventType.PyCCall
+    """Walk the event tree without recursion, which is too slow for it and may be too deep."""
+    types = profiler_events.EventType
+    allocation, py_call, py_c_call = types.Allocation, types.PyCall, types.PyCCall
     pending: list[tuple[Any, Optional[_Call], Optional[str]]] = [(root, None, None) for root in result.events()]
     while pending:
         event, call, module = pending.pop()
@@ -117,14 +124,14 @@ def _frame(state: Any) -> Frame:
 
 @functools.cache
 def _whole_path(name: str) -> str:
-    """The profiler cuts off whichever folder of ``sys.path`` a file lies in; with it, one can tell whose code it is."""
+    """The absolute path: the profiler removes the folder of ``sys.path``, which tells whose code a file is."""
     if os.path.isabs(name) or name.startswith('<'):
         return name
     return next((path for path in (os.path.join(folder, name) for folder in sys.path) if os.path.isfile(path)), name)
 
 
 class _Frames:
-    """Stacks, innermost frame first, one list for all allocations of a call: the pickle then holds each but once."""
+    """Stacks, innermost frame first. Allocations of one call share a list, so that the pickle holds it once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Call, list[Frame]]] = {}
@@ -134,11 +141,11 @@ class _Frames:
             return []
         known = self._known.get(id(call))
         if known is None:
-            # Of the innermost function only the line where it is defined is known; of the others where they called.
+            # The innermost function has the line of its definition, the others have the line of their call.
             frames = [call.function] if call.function is not None else []
             outer: Optional[_Call] = call
             while outer is not None:
-                if not frames or frames[-1] != outer.caller:  # a C function, and what it calls, have the same caller
+                if not frames or frames[-1] != outer.caller:  # a C function and what it calls have the same caller
                     frames.append(outer.caller)
                 outer = outer.outer
             known = self._known[id(call)] = (call, frames)

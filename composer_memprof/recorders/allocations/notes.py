@@ -1,55 +1,94 @@
-"""What this package notes in a memory snapshot, beside torch's own keys: one type, one version.
+"""The notes that this package adds to a memory snapshot, beside torch's own keys: one type, one version.
 
-A recorder's side writes it (:meth:`SnapshotNotes.as_dict`); ``analysis.snapshot.notes`` reads it, from files that are
-not trusted. Needs no torch.
+Recorders write them with :func:`with_notes`. ``analysis.snapshot.notes`` reads them from files that are not trusted.
+Needs no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Optional
 
-#: The key in a snapshot under which the notes stand.
+#: The snapshot's key for the notes.
 KEY = 'composer_memprof'
-#: Raised when a key changes its meaning; a reader takes what it knows of a newer one. Snapshots without it are of 1.
+#: Raised when a key changes its meaning. A snapshot without a version has version 1.
 VERSION = 1
 
 
 @dataclass(frozen=True)
+class OutOfMemory:
+    """An allocation that failed, sizes in bytes; None where a value is not known.
+
+    Args:
+        device (int, optional): index of the device.
+        requested (int, optional): size of the allocation.
+        allocated (int, optional): allocated on the device by this process.
+        reserved (int, optional): reserved by this process's allocator.
+        free (int, optional): free on the device.
+        total (int, optional): size of the device's memory.
+        message (str, optional): of the error.
+    """
+
+    device: Optional[int] = None
+    requested: Optional[int] = None
+    allocated: Optional[int] = None
+    reserved: Optional[int] = None
+    free: Optional[int] = None
+    total: Optional[int] = None
+    message: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure that a snapshot was taken for: the error, and the allocation that failed, if one did."""
+
+    error: Optional[str] = None
+    oom: Optional[OutOfMemory] = None
+
+
+@dataclass(frozen=True)
 class SnapshotNotes:
-    """The notes in one snapshot.
+    """The notes in one snapshot. What is None is left out of the file.
 
     Args:
         device (str): ``cuda`` or ``cpu``.
         torch (str): version of torch.
         recorder (str): ``allocator_history`` or ``profiler``.
         rank (int, optional): global rank.
-        phases (Sequence): rows of (time in microseconds since 1970, batch, phase), in order of time.
-        tensors (Sequence): rows of (time, address, bytes, category, name).
-        modules (Sequence): rows of (time, dotted name of the module that runs from here on).
-        error (str, optional): what ended the training, where the snapshot is of that.
-        oom (Mapping, optional): what is known of running out: ``device``, ``requested``, ``total``, ``free``,
-            ``allocated``, ``reserved`` in bytes, ``message``.
-        version (int): of this form.
+        phases (Sequence, optional): rows of (time in microseconds since 1970, batch, phase), in order of time.
+        tensors (Sequence, optional): rows of (time, address, bytes, category, name).
+        modules (Sequence, optional): rows of (time, dotted name of the module that runs from then on).
+        error (str, optional): the error that ended the training.
+        oom (OutOfMemory, optional): the allocation that failed.
+        version (int): of this format.
     """
 
     device: str
     torch: str
     recorder: str
     rank: Optional[int] = None
-    phases: Sequence[Any] = ()
-    tensors: Sequence[Any] = ()
-    modules: Sequence[Any] = ()
+    phases: Optional[Sequence[Sequence[Any]]] = None
+    tensors: Optional[Sequence[Sequence[Any]]] = None
+    modules: Optional[Sequence[Sequence[Any]]] = None
     error: Optional[str] = None
-    oom: Optional[Mapping[str, Any]] = None
+    oom: Optional[OutOfMemory] = None
     version: int = VERSION
 
+    def with_failure(self, failure: Optional[Failure]) -> SnapshotNotes:
+        """These notes with the failure that the snapshot was taken for, if any."""
+        return self if failure is None else replace(self, error=failure.error, oom=failure.oom)
+
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in a snapshot: plain values; what is not known is left out."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if value is not None
-        }
+        """Plain values, as the snapshot holds them."""
+        return {**_known(self), **({} if self.oom is None else {'oom': _known(self.oom)})}
+
+
+def with_notes(snapshot: Mapping[str, Any], notes: SnapshotNotes) -> dict[str, Any]:
+    """The snapshot with ``notes`` under :data:`KEY`, in place of any that are there."""
+    return {**snapshot, KEY: notes.as_dict()}
+
+
+def _known(values: SnapshotNotes | OutOfMemory) -> dict[str, Any]:
+    found = {field.name: getattr(values, field.name) for field in fields(values)}
+    return {name: value for name, value in found.items() if value is not None}

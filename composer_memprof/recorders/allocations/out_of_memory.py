@@ -1,6 +1,6 @@
-"""The moment in which a GPU's memory runs out: before the exception is raised, and before anything is freed.
+"""Out-of-memory errors: observers that are called before a GPU's error is raised, and parsing an error's message.
 
-torch takes observers and never lets go of them, so it gets a single one, which tells whoever listens at the time.
+torch never removes an observer, so this module attaches one and forwards each call to those who registered here.
 """
 
 from __future__ import annotations
@@ -8,58 +8,65 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 
-#: Takes device, bytes asked for, bytes of the device, bytes free on it.
-Listener = Callable[[int, int, int, int], None]
+from composer_memprof.recorders.allocations.notes import OutOfMemory
+from composer_memprof.recorders.torch_private import cuda_allocator
 
-_listeners: list[Listener] = []
+#: The modules of ``torch_private`` that this one needs.
+NEEDS = (cuda_allocator,)
+#: Takes the device's index, and in bytes: the size of the request, of the device's memory, and of its free memory.
+Observer = Callable[[int, int, int, int], None]
+
+_observers: list[Observer] = []
 _attached = False
 
 
-def listen(listener: Listener) -> None:
-    """Call ``listener``, which must not raise, on the thread whose allocation fails.
+def add_observer(observer: Observer) -> None:
+    """Call ``observer`` when a GPU's memory runs out, before the error is raised and before anything is freed.
 
-    Through ``torch._C._cuda_attach_out_of_memory_observer`` (private in torch; read on 2.6 to 2.7).
+    It is called on the thread whose allocation fails, and must not raise.
     """
     global _attached
     if not _attached:
-        torch._C._cuda_attach_out_of_memory_observer(_tell)  # type: ignore[attr-defined]
+        cuda_allocator.attach_out_of_memory_observer(_forward)
         _attached = True
-    if listener not in _listeners:
-        _listeners.append(listener)
+    if observer not in _observers:
+        _observers.append(observer)
 
 
-def leave(listener: Listener) -> None:
-    if listener in _listeners:
-        _listeners.remove(listener)
+def remove_observer(observer: Observer) -> None:
+    """Stop calling ``observer``; does nothing if it is not registered."""
+    if observer in _observers:
+        _observers.remove(observer)
 
 
-def _tell(device: int, requested: int, total: int, free: int) -> None:
-    for listener in list(_listeners):
-        listener(device, requested, total, free)
+def _forward(device: int, requested: int, total: int, free: int) -> None:
+    for observer in list(_observers):
+        observer(device, requested, total, free)
 
 
 def pending_error() -> Optional[BaseException]:
-    """The exception that is being handled, or that ended the program; None where there is none to be seen."""
+    """The exception that is being handled or that ended the program, if any."""
     return sys.exc_info()[1] or getattr(sys, 'last_exc', None) or getattr(sys, 'last_value', None)
 
 
-def describe(error: Optional[BaseException]) -> str:
-    return 'ended by a signal, or by an error that was caught' if error is None else f'{type(error).__name__}: {error}'
+def describe_error(error: Optional[BaseException]) -> str:
+    """Type and message of an error; None stands for a signal or an error that was caught."""
+    return 'a signal, or an error that was caught' if error is None else f'{type(error).__name__}: {error}'
 
 
 def is_out_of_memory(error: Optional[BaseException]) -> bool:
-    """Whether memory, of a device or of the host, could not be had."""
+    """True if memory of a device or of the host ran out."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
-def facts_of(error: BaseException) -> dict[str, Any]:
-    """What the message of an out-of-memory error tells: ``message``, and ``requested`` in bytes where it is there."""
+def parse_out_of_memory(error: BaseException) -> OutOfMemory:
+    """The error's message, at most 1000 characters, and the requested bytes if the message gives them."""
     message = ' '.join(str(error).split())[:1000]
-    asked = re.search(r'tried to allocate (\d+) bytes', message)
-    return {'message': message, **({'requested': int(asked.group(1))} if asked else {})}
+    requested = re.search(r'tried to allocate (\d+) bytes', message)
+    return OutOfMemory(message=message, requested=int(requested.group(1)) if requested else None)

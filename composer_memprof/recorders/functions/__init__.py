@@ -1,1 +1,1 @@
-"""Memory at the start and the end of functions: the recorder, its sources, which functions, and the marks on them."""
+"""Memory at the start and end of functions: the recorder, its sources, the selection of functions, and the marks."""

@@ -1,6 +1,6 @@
-"""Functions that are marked for profilers: ``@memprofilable``, or ``with memprofilable('name'):``.
+"""Marks functions for profilers: ``@memprofilable``, or ``with memprofilable('name'):``.
 
-While no profiler is connected, a marked function costs one more call, and nothing else happens.
+While no profiler is connected, a mark costs one more function call and does nothing.
 """
 
 from __future__ import annotations
@@ -12,51 +12,58 @@ import os
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, Union
+from typing import Any, Protocol, TypeVar, Union, overload
 
 import torch
 
 
-class Listener(Protocol):
-    """Who is told of marked functions. Neither method may raise."""
+class MarkListener(Protocol):
+    """Called as marked functions begin and end. Neither method may raise."""
 
     def begin(self, name: str) -> Any:
-        """A marked function begins; what is returned comes back when it ends."""
+        """A marked function begins. The result is passed to :meth:`end`."""
 
     def end(self, call: Any) -> None: ...
 
 
-_listeners: tuple[Listener, ...] = ()
+_listeners: tuple[MarkListener, ...] = ()
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
-def connect(listener: Listener) -> None:
-    """Tell ``listener`` of every marked function from now on, on any thread of this process."""
+def connect(listener: MarkListener) -> None:
+    """Call ``listener`` for every marked function from now on, on every thread of this process."""
     global _listeners
     if listener not in _listeners:
         _listeners = (*_listeners, listener)
 
 
-def disconnect(listener: Listener) -> None:
+def disconnect(listener: MarkListener) -> None:
     global _listeners
     _listeners = tuple(each for each in _listeners if each is not listener)
 
 
-def _forget_all() -> None:
+def _disconnect_all() -> None:
     global _listeners
     _listeners = ()
 
 
-# A DataLoader's worker has the listeners of its parent, and none of their files.
+# A forked DataLoader worker inherits the listeners, but must not write into their files.
 if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_disconnect_all)
 
 
-def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
-    """Mark a function, a method, or a stretch of code, for :class:`MemProfiler`.
+_Markable = TypeVar('_Markable', bound='Union[Callable[..., Any], staticmethod[..., Any], classmethod[Any, ..., Any]]')
 
-    May be nested, recursive, and run on any thread. Of a coroutine or a generator, each step from one wait or value to
-    the next is a call. What torch.compile compiles is not told of; the form with a name can't be inside of it.
+
+@overload
+def memprofilable(target: str) -> _Mark: ...
+@overload
+def memprofilable(target: _Markable) -> _Markable: ...
+def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:  # type: ignore[misc] # a classmethod is not callable
+    """Mark a function, a method, or a block of code, for :class:`MemProfiler`.
+
+    Marks may be nested and recursive, and may run on any thread. For a coroutine or a generator, each step between two
+    waits or values counts as a call. Code under torch.compile is not read, and cannot contain ``with memprofilable``.
 
     >>> @memprofilable
     ... def tokenize(text):
@@ -65,11 +72,11 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
     ...     tokens = tokenize('a b')
 
     Args:
-        target (Callable | str): what is marked, under its ``__name__``; or a name, which gives a context manager that
-            is a decorator too.
+        target (Callable | str): the function to mark, under its ``__name__``; or a name, for a context manager that is
+            also a decorator.
 
     Raises:
-        TypeError: for a class, or what can't be called.
+        TypeError: for a class, or an object that cannot be called.
     """
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(memprofilable(target.__func__))
@@ -78,14 +85,14 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:
     return _marked(target, getattr(target, '__name__', type(target).__name__))
 
 
-def _marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _marked(function: Callable[..., Any], name: str) -> Any:
     if isinstance(function, type) or not callable(function):
         raise TypeError(f'memprofilable marks functions and methods, not {function!r}; mark those of the class')
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return await _awaited(name, function(*args, **kwargs))
+            return await _await_in_steps(name, function(*args, **kwargs))
 
     elif inspect.isasyncgenfunction(function):
 
@@ -95,7 +102,7 @@ def _marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             step = generator.asend(None)
             while True:
                 try:
-                    value = await _awaited(name, step)
+                    value = await _await_in_steps(name, step)
                 except StopAsyncIteration:
                     return
                 try:
@@ -110,37 +117,37 @@ def _marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (yield from _steps(name, function(*args, **kwargs)))
+            return (yield from _run_in_steps(name, function(*args, **kwargs)))
 
     else:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            # In this order: what is compiled is then not compiled anew as profilers come and go.
+            # In this order, so that compiled code does not depend on the listeners and is not compiled again.
             if _is_compiling() or not _listeners:
                 return function(*args, **kwargs)
-            with _told(name):
+            with _listened_to(name):
                 return function(*args, **kwargs)
 
     return call
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Those who listen as it begins are told of its end, too."""
-    told = [(listener, listener.begin(name)) for listener in _listeners]
+def _listened_to(name: str) -> Iterator[None]:
+    """Calls the listeners before and after the block. Listeners of the start get the end, even if disconnected."""
+    calls = [(listener, listener.begin(name)) for listener in _listeners]
     try:
         yield
     finally:
-        for listener, call in reversed(told):
+        for listener, call in reversed(calls):
             listener.end(call)
 
 
-def _steps(name: str, generator: Any) -> Any:
-    """Runs a generator, or a coroutine, step by step; between two steps others run."""
+def _run_in_steps(name: str, generator: Any) -> Any:
+    """Runs a generator or a coroutine, each step as a call of its own, since other code runs between steps."""
     step, argument = generator.send, None
     while True:
-        with _told(name):
+        with _listened_to(name):
             try:
                 value = step(argument)
             except StopIteration as stop:
@@ -154,25 +161,28 @@ def _steps(name: str, generator: Any) -> Any:
             argument, step = error, generator.throw
 
 
-_awaited = types.coroutine(_steps)
+_await_in_steps = types.coroutine(_run_in_steps)
+
+
+_Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 class _Mark:
-    """A name for a stretch of code, or for a function. One may be entered again while it is entered."""
+    """A context manager and decorator with a name. It is reentrant."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(name, default=())
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: _Function) -> _Function:
         return _marked(function, self.name)
 
     def __enter__(self) -> None:
-        told = _told(self.name)
-        told.__enter__()
-        self._entered.set((*self._entered.get(), told))
+        block = _listened_to(self.name)
+        block.__enter__()
+        self._entered.set((*self._entered.get(), block))
 
     def __exit__(self, *error: Any) -> None:
-        *others, told = self._entered.get()
+        *others, block = self._entered.get()
         self._entered.set(tuple(others))
-        told.__exit__(*error)
+        block.__exit__(*error)

@@ -1,8 +1,8 @@
-"""Memory at the start and the end of functions, from several sources at once.
+"""Memory at the start and end of functions, from several sources at once.
 
-recorder = FunctionMemoryRecorder(Collection(), {'cpu': HostSource()}, print)
+recorder = FunctionMemoryRecorder(Selection({'cpu': frozenset({'step'})}), {'cpu': HostSource()}, print)
 with recorder:
-    call = recorder.begin('training_step')
+    call = recorder.begin('step')
     ...
     recorder.end(call)
 """
@@ -13,123 +13,84 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Collection as Collection_
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from composer_memprof.messages import nearest, warn
-from composer_memprof.recorders.functions.selection import Collection
+from composer_memprof.recorders.functions.selection import Selection
+from composer_memprof.recorders.functions.source import END, START, FunctionCall, Source, Values
 
-Values = dict[str, Any]
-#: Of a function's name: a longer one could not be a key in YAML.
+#: Longer names are cut off: YAML allows no longer key.
 _LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read at one moment. ``values`` are flat: names as the sources' own tools have them, sizes in bytes."""
+    """The values of all sources at the ``point`` (``'start'`` or ``'end'``) of a call."""
 
     function: str
     iteration: int
-    moment: str
+    point: str
     values: Values
 
     def key(self, rank: int) -> str:
-        """As finetuning-scheduler has it, ``'0.training_step.2.start'``."""
-        return f'{rank}.{self.function}.{self.iteration}.{self.moment}'
-
-
-class Source:
-    """Where memory is read: a call's begin and end give values. From ``open`` to ``close`` it may have hooks in place."""
-
-    #: Whether it works on the thread alone that has opened it.
-    one_thread = False
-    #: Whether it has hooks in place between calls, too.
-    has_hooks = False
-
-    def open(self) -> None:
-        """Before the first call that it reads."""
-
-    def close(self) -> None:
-        """After the last, or in the midst of one."""
-
-    def begin(self, call: Call) -> Values:
-        return {}
-
-    def end(self, call: Call) -> Values:
-        return {}
-
-    def phase_begins(self, phase: str, inputs: Any) -> None:
-        """Of every function, whether its calls are read or not."""
-
-    def phase_ends(self, phase: str) -> None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of a function, from its begin to its end. ``iteration`` counts its calls, from 1."""
-
-    function: str
-    iteration: int
-    #: That read it.
-    sources: Mapping[str, Source]
-    thread: int
-    #: What a source wants to know again at the end.
-    notes: dict[str, Any] = field(default_factory=dict)
+        """As in finetuning-scheduler: ``'0.training_step.2.start'``."""
+        return f'{rank}.{self.function}.{self.iteration}.{self.point}'
 
 
 class FunctionMemoryRecorder:
     """Reads memory as functions begin and end; usable without a Trainer.
 
-    Calls are counted by function all the time, and read while the recorder is open (a ``with`` block, or
-    :meth:`open` and :meth:`close`), of the iterations that ``collection`` wants. Thread-safe. No error of a source
-    reaches whoever calls: the source is left out from then on, with one warning.
+    Calls are always counted. They are read while the recorder is open (a ``with`` block, or :meth:`open` and
+    :meth:`close`) if the selection includes them. Thread-safe. An error of a source never reaches the caller: the
+    source is removed, with one warning.
 
     Args:
-        collection (Collection): which functions, by kind of source, and which of their calls.
+        selection (Selection): which functions are read, by kind of source, and which of their calls.
         sources (Mapping): by kind.
-        take (Callable): is given each reading.
-        reserved (Collection): names of the training's own functions, that a marked one can't have.
+        take (Callable): called with each :class:`Reading`.
+        reserved (Collection): names of training functions, which a marked function cannot have.
     """
 
     def __init__(
         self,
-        collection: Collection,
+        selection: Selection,
         sources: Mapping[str, Source],
         take: Callable[[Reading], None],
-        reserved: Collection_[str] = (),
+        reserved: Collection[str] = (),
     ) -> None:
-        self.collection = collection
+        self.selection = selection
         self._sources = dict(sources)
         self._take = take
-        self._lock = threading.RLock()  # a hook of the user's may be a marked function
-        #: By function.
-        self.calls: Counter[str] = Counter()
+        self._lock = threading.RLock()  # reentrant, since a user's hook may be a marked function
+        #: Number of calls so far, by function.
+        self.call_counts: Counter[str] = Counter()
         self._reserved = frozenset(reserved)
-        self._told_of_name = False
-        self._ended: set[str] = set()
+        self._warned_of_reserved = False
+        self._warned_of_never_ran = False
+        #: Functions whose last call was read.
+        self._finished: set[str] = set()
         self._opened: list[str] = []
         self._thread = 0
         self._process = 0
-        self._told_of_absent = False
         self.is_open = False
 
-    # -- while readings are wanted ----------------------------------------------------------------------------------
+    # -- windows ----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read from now on."""
+        """Read calls from now on. Sources that work on one thread work on this one."""
         self._thread, self._process = threading.get_ident(), os.getpid()
         self.is_open = True
 
     def close(self) -> None:
-        """Read no more; what the sources have in place is taken out."""
+        """Stop reading, and close the sources."""
         self.is_open = False
         for kind in self._opened:
             source = self._sources.get(kind)
             if source is not None:
-                self._guarded(kind, source.close)
+                self._run_safely(kind, source.close)
         self._opened = []
 
     def __enter__(self) -> FunctionMemoryRecorder:
@@ -141,95 +102,109 @@ class FunctionMemoryRecorder:
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
-    def begin(self, name: str) -> Optional[Call]:
-        """A function begins that the user has marked; returns what :meth:`end` takes."""
+    def begin(self, name: str) -> Optional[FunctionCall]:
+        """A function marked by the user begins. Returns the argument of :meth:`end`."""
         if name in self._reserved:
-            if not self._told_of_name:
-                self._told_of_name = True
+            if not self._warned_of_reserved:
+                self._warned_of_reserved = True
                 warn(
-                    f'MemProfiler leaves out the marked function {name!r}: a part of the training has that name; '
-                    f"give it another, as @memprofilable('my_{name}')"
+                    f'MemProfiler does not read the marked function {name!r}: a training function has that name. '
+                    f"Give the mark another name, such as @memprofilable('my_{name}')"
                 )
             return None
         return self._begin(name, marked=True)
 
-    def begin_part(self, name: str, inputs: Any = None, marked: bool = False) -> Optional[Call]:
-        """A part of the training begins, as ``'forward'``.
+    def end(self, call: Optional[FunctionCall]) -> None:
+        """A function ends, with or without an exception."""
+        if call is None or not self.is_open:
+            return
+        self._read(call, END)
+        if self.selection.is_last(call.iteration):
+            self._finished.add(call.function)
+            if self.selection.retain <= self._finished:
+                self._remove_hooks()
+
+    def cancel(self, call: Optional[FunctionCall]) -> None:
+        """Drop a call that will not end, because an error interrupted it and the function begins again."""
+        if call is not None and self.is_open:
+            self._values(call, END)
+
+    def begin_training_function(self, name: str, inputs: Any = None, marked: bool = False) -> Optional[FunctionCall]:
+        """A training function such as ``'forward'`` begins. Returns the argument of :meth:`end_training_function`.
 
         Args:
-            name (str): of it.
-            inputs: tensors that it works on, in any nesting.
-            marked (bool): the user has marked it, so that it need not be named by the collection.
+            name (str): of the function.
+            inputs: the tensors that it works on, in any nesting.
+            marked (bool): True if the user marked it, so the selection need not name it.
         """
         call = self._begin(name, marked)
-        self.tell_of_part(name, inputs)
+        self.notify_begin(name, inputs)
         return call
 
-    def tell_of_part(self, name: str, inputs: Any = None) -> None:
-        """It begins, and is not counted."""
+    def notify_begin(self, name: str, inputs: Any = None) -> None:
+        """Tell the sources that a training function begins, without counting a call."""
         if self.is_open:
-            self._tell_all(lambda source: source.phase_begins(name, inputs))
+            self._notify(lambda source: source.training_function_begins(name, inputs))
 
-    def end_part(self, name: str, call: Optional[Call]) -> None:
+    def end_training_function(self, name: str, call: Optional[FunctionCall]) -> None:
         if self.is_open:
-            self._tell_all(lambda source: source.phase_ends(name))
+            self._notify(lambda source: source.training_function_ends(name))
         self.end(call)
 
-    def _begin(self, function: str, marked: bool) -> Optional[Call]:
+    def _begin(self, function: str, marked: bool) -> Optional[FunctionCall]:
         function = function[:_LONGEST_NAME]
         with self._lock:
-            self.calls[function] += 1
-            iteration = self.calls[function]
+            self.call_counts[function] += 1
+            iteration = self.call_counts[function]
         if not self.is_open or os.getpid() != self._process:
             return None
         sources = self._sources_of(function, iteration, marked)
         if not sources:
             return None
-        call = Call(function, iteration, sources, threading.get_ident())
-        self._read(call, 'start')
+        call = FunctionCall(function, iteration, sources, threading.get_ident())
+        self._read(call, START)
         return call
 
-    def end(self, call: Optional[Call]) -> None:
-        """A function ends, well or not."""
-        if call is None or not self.is_open:
+    def warn_of_functions_that_never_ran(self, others: Sequence[str] = ()) -> None:
+        """Warn once of selected functions that never ran. ``others``: further names, for suggestions."""
+        if self.selection.marked or self._warned_of_never_ran:  # the user selected none by name
             return
-        self._read(call, 'end')
-        if self.collection.is_last(call.iteration):
-            self._ended.add(call.function)
-            if self.collection.retain <= self._ended:
-                self._take_hooks_out()
+        self._warned_of_never_ran = True
+        never_ran = sorted(self.selection.names - set(self.call_counts))
+        known = [name for name in (*others, *self.call_counts) if name not in never_ran]
+        if never_ran:
+            names = ', '.join(f'{name!r}{nearest(name, known)}' for name in never_ran)
+            warn(f'these functions in collect_funcs never ran: {names}')
 
-    def drop(self, call: Optional[Call]) -> None:
-        """A function was cut short, and is begun anew: it has no end to be read."""
-        if call is not None and self.is_open:
-            self._values(call, 'end')
+    # -- sources ----------------------------------------------------------------------------------------------------
 
     def _sources_of(self, function: str, iteration: int, marked: bool) -> dict[str, Source]:
-        if not self.collection.wants(iteration):
+        """The sources that read this call, opened."""
+        if not self.selection.includes(iteration):
             return {}
-        kinds = self.collection.kinds_of(function, marked)
-        here = self._is_own_thread()
+        kinds = self.selection.kinds_of(function, marked)
+        own_thread = self._is_own_thread()
         sources = {
             kind: source
             for kind, source in list(self._sources.items())
-            if kind in kinds and (here or not source.one_thread)
+            if kind in kinds and (own_thread or not source.one_thread)
         }
         with self._lock:
             for kind, source in sources.items():
-                if kind not in self._opened:  # no earlier than it is needed
+                if kind not in self._opened:
                     self._opened.append(kind)
-                    self._guarded(kind, source.open)
+                    self._run_safely(kind, source.open)
         return sources
 
     def _is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
-    def _tell_all(self, tell: Callable[[Source], None]) -> None:
+    def _notify(self, notify: Callable[[Source], None]) -> None:
         if self._is_own_thread():
             for kind, source in list(self._sources.items()):
-                self._guarded(kind, functools.partial(tell, source))
+                self._run_safely(kind, functools.partial(notify, source))
 
-    def _take_hooks_out(self) -> None:
+    def _remove_hooks(self) -> None:
         for kind, source in list(self._sources.items()):
             if source.has_hooks:
                 del self._sources[kind]
@@ -237,42 +212,34 @@ class FunctionMemoryRecorder:
                     with suppress(Exception):
                         source.close()
 
-    def _read(self, call: Call, moment: str) -> None:
-        values = self._values(call, moment)
-        self._guarded('', lambda: self._take(Reading(call.function, call.iteration, moment, values)))
+    def _read(self, call: FunctionCall, point: str) -> None:
+        reading = Reading(call.function, call.iteration, point, self._values(call, point))
+        try:
+            self._take(reading)
+        except Exception as error:
+            if self.is_open:
+                self.close()
+                warn(f'MemProfiler stops reading memory: {type(error).__name__}: {error}. Training continues.')
 
-    def _values(self, call: Call, moment: str) -> Values:
+    def _values(self, call: FunctionCall, point: str) -> Values:
         values: Values = {}
-        # What has been begun last ends first.
-        kinds = list(call.sources) if moment == 'start' else list(reversed(list(call.sources)))
+        # The source that begins last ends first.
+        kinds = list(call.sources) if point == START else list(reversed(list(call.sources)))
         for kind in kinds:
             source = call.sources[kind]
             if kind in self._sources and not (source.one_thread and threading.get_ident() != call.thread):
-                read = source.begin if moment == 'start' else source.end
-                values.update(self._guarded(kind, functools.partial(read, call)) or {})
+                read = source.begin if point == START else source.end
+                values.update(self._run_safely(kind, functools.partial(read, call)) or {})
         return values
 
-    def _guarded(self, kind: str, action: Callable[[], Any]) -> Any:
+    def _run_safely(self, kind: str, action: Callable[[], Any]) -> Any:
+        """Run an action of a source. If it fails, remove the source and return None."""
         try:
             return action()
         except Exception as error:
             source = self._sources.pop(kind, None)
             if source is not None:
-                warn(f'MemProfiler goes on without {kind}: {type(error).__name__}: {error}')
-                with suppress(Exception):  # it would say nothing new
+                warn(f'MemProfiler continues without {kind}: {type(error).__name__}: {error}')
+                with suppress(Exception):  # most likely the same error again
                     source.close()
-            elif not kind and self.is_open:
-                self.close()
-                warn(f'MemProfiler collects nothing any more: {type(error).__name__}: {error}')
             return None
-
-    def warn_of_absent(self, others: Sequence[str] = ()) -> None:
-        """Say which functions were to be read and never ran; ``others`` are names that could have been meant."""
-        if self.collection.marked or self._told_of_absent:  # nobody has named any
-            return
-        self._told_of_absent = True
-        absent = sorted(self.collection.named - set(self.calls))
-        known = [name for name in (*others, *self.calls) if name not in absent]
-        if absent:
-            words = ', '.join(f'{name!r}{nearest(name, known)}' for name in absent)
-            warn(f'MemProfiler was to read what never ran: {words}')

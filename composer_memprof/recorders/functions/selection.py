@@ -1,4 +1,4 @@
-"""Which functions' memory is read, from which sources, and at which of their calls."""
+"""Which functions are read, by which sources, and in which of their calls."""
 
 from __future__ import annotations
 
@@ -6,92 +6,96 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from composer_memprof.messages import allowed_are
+from composer_memprof.messages import check_one_of, must_be
 
-#: Where memory is read; as finetuning-scheduler names them, and saved tensors.
+#: The kinds of sources, as finetuning-scheduler names them, and saved tensors.
 KINDS = ('cpu', 'cuda', 'cuda_allocator_history', 'fsdp', 'saved_tensors')
-#: What hooks around the forward pass have noted; of every function that is read at its start and end.
+#: Values from hooks around the forward pass: for each function that one of the first three kinds reads.
 HOOKS = 'memory_hooks'
-_WITH_HOOKS = frozenset(KINDS[:3])
-#: In place of a kind: functions of every kind.
+_KINDS_WITH_HOOKS = frozenset(KINDS[:3])
+#: The key in ``collect_funcs`` for functions of every kind.
 DEFAULT = 'default'
-BATCH = 'training_step'
+TRAINING_STEP = 'training_step'
 
+#: Function names.
 Functions = Union[Sequence[str], set[str]]
 
 
 @dataclass(frozen=True)
-class Collection:
-    """Which functions, by kind, and which of their calls.
+class Selection:
+    """Which functions are read, by kind of source, and which of their calls.
 
     Args:
         functions (Mapping): names by kind.
-        marked (bool): those too that the user has marked, for every kind.
-        warmup (int): so many calls of each function are left out.
-        last (int, optional): the last call of each that is read. None: no end.
-        retain (frozenset): once each of these has come to its last call, hooks are taken out.
-        own (frozenset): kinds that functions were named for, beside those of every kind.
+        marked (bool): True if functions marked by the user are read too, by every kind.
+        warmup (int): number of first calls of each function that are not read.
+        last (int, optional): the last call of each function that is read. None: no last call.
+        retain (frozenset): hooks are removed once the last call of each of these functions was read.
+        own (frozenset): kinds with function names of their own.
     """
 
     functions: Mapping[str, frozenset[str]]
     marked: bool = True
     warmup: int = 0
     last: Optional[int] = None
-    retain: frozenset[str] = frozenset({BATCH})
+    retain: frozenset[str] = frozenset({TRAINING_STEP})
     own: frozenset[str] = frozenset()
 
-    def wants(self, iteration: int) -> bool:
+    def includes(self, iteration: int) -> bool:
+        """True if a function's call of this number is read."""
         return self.warmup < iteration and (self.last is None or iteration <= self.last)
 
     def is_last(self, iteration: int) -> bool:
         return iteration == self.last
 
     def kinds_of(self, function: str, marked: bool) -> frozenset[str]:
+        """The kinds of sources that read the function; ``marked``: True if the user marked it."""
         if marked and self.marked:
             return frozenset((*KINDS, HOOKS))
         kinds = frozenset(kind for kind, names in self.functions.items() if function in names)
-        return kinds | {HOOKS} if kinds & _WITH_HOOKS else kinds
+        return kinds | {HOOKS} if kinds & _KINDS_WITH_HOOKS else kinds
 
     @property
-    def named(self) -> frozenset[str]:
+    def names(self) -> frozenset[str]:
+        """All functions that were selected by name."""
         return frozenset().union(*self.functions.values())
 
 
-def calls_of(schedule: Any, warmup_iters: Optional[int], max_iter: Optional[int]) -> tuple[Any, int, Optional[int]]:
-    """Settle the parameters that say which calls are read: the schedule, how many are left out, and the last.
+def select_calls(schedule: Any, warmup_iters: Optional[int], max_iter: Optional[int]) -> tuple[Any, int, Optional[int]]:
+    """Check the parameters that select calls. Returns the schedule, the number of warm-up calls, and the last call.
 
-    ``{warmup_iters: 1, max_iter: 2}`` is a schedule too, as finetuning-scheduler has it.
+    ``schedule`` may be finetuning-scheduler's ``{warmup_iters: 1, max_iter: 2}``.
 
     Raises:
-        ValueError: if one can't be read, or two of them say different things.
+        ValueError: if a value is not allowed, or two values contradict each other.
     """
     if isinstance(schedule, Mapping) and schedule and set(schedule) <= {'warmup_iters', 'max_iter'}:
         if warmup_iters is not None or max_iter is not None:
-            raise ValueError('warmup_iters and max_iter are given twice, in schedule too; give them once')
+            raise ValueError('warmup_iters or max_iter is given both in schedule and as a parameter; give it once')
         warmup_iters, max_iter, schedule = schedule.get('warmup_iters'), schedule.get('max_iter'), None
     if schedule is not None:
         if warmup_iters is not None or max_iter is not None:
-            raise ValueError('schedule and warmup_iters or max_iter both say which calls are read; give one of them')
+            raise ValueError('schedule, and warmup_iters or max_iter, both select calls; give one of them')
         return schedule, 0, None
     warmup = 1 if warmup_iters is None else warmup_iters
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
-        raise ValueError(f'warmup_iters={warmup!r} is not allowed; it is a number of calls, from 0')
+        raise must_be('warmup_iters', 'a number of calls, at least 0', warmup)
     last = warmup + 1 if max_iter is None else max_iter
     if not isinstance(last, int) or isinstance(last, bool):
-        raise ValueError(f'max_iter={max_iter!r} is not allowed; it is a number of calls')
+        raise must_be('max_iter', 'a number of calls', last)
     if last <= warmup:
-        raise ValueError(f'max_iter={last} would read nothing; it is above warmup_iters={warmup}')
+        raise ValueError(f'max_iter must be above warmup_iters={warmup}, not {last}')
     return None, warmup, last
 
 
-def collection(
+def select_functions(
     collect_funcs: Union[Mapping[str, Functions], Functions, None],
     retain: Optional[Functions],
     default: Sequence[str],
     warmup: int = 0,
     last: Optional[int] = None,
-) -> Collection:
-    """Settle the parameters that say which functions are read; ``default`` where nothing is said.
+) -> Selection:
+    """Check the parameters that select functions. ``default`` are the functions read without ``collect_funcs``.
 
     Raises:
         ValueError: naming the parameter, the value and what is allowed.
@@ -99,23 +103,22 @@ def collection(
     given = {DEFAULT: default} if collect_funcs is None else collect_funcs
     by_kind = given if isinstance(given, Mapping) else {DEFAULT: given}
     for kind in by_kind:
-        if kind not in (DEFAULT, *KINDS):
-            raise ValueError(f'collect_funcs: kind {kind!r} is not allowed; {allowed_are([DEFAULT, *KINDS], kind)}')
-    everywhere = _names(by_kind.get(DEFAULT), f'collect_funcs.{DEFAULT}')
+        check_one_of('collect_funcs: kind', kind, (DEFAULT, *KINDS))
+    every_kind = _names(by_kind.get(DEFAULT), f'collect_funcs.{DEFAULT}')
     own = {kind: _names(by_kind.get(kind), f'collect_funcs.{kind}') for kind in KINDS}
-    functions = {kind: everywhere | own[kind] for kind in KINDS}
+    functions = {kind: every_kind | own[kind] for kind in KINDS}
     named = frozenset().union(*functions.values())
     if not named and collect_funcs is not None:
-        raise ValueError(f'collect_funcs={collect_funcs!r} names no function, so that nothing would be read')
+        raise ValueError(f'collect_funcs={collect_funcs!r} names no function, so nothing would be read')
     retained = named if retain is None else _names(retain, 'retain_hooks_for_funcs')
     for name in sorted(retained - named) if collect_funcs is not None else ():
-        raise ValueError(f'retain_hooks_for_funcs: {name!r} is not read; {allowed_are(sorted(named), name)}')
-    return Collection(functions, collect_funcs is None, warmup, last, retained, frozenset(k for k in KINDS if own[k]))
+        check_one_of('retain_hooks_for_funcs: function', name, sorted(named))
+    return Selection(functions, collect_funcs is None, warmup, last, retained, frozenset(k for k in KINDS if own[k]))
 
 
 def _names(names: Optional[Iterable[str]], parameter: str) -> frozenset[str]:
     if names is None:
         return frozenset()
     if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{parameter}={names!r} is not allowed; it is a list of functions' names")
+        raise must_be(parameter, 'a list of function names', names)
     return frozenset(names)

@@ -1,1 +1,1 @@
-"""Host memory: the recorder, readings of processes and cgroups, and whether a series grows."""
+"""Host memory: the recorder, the sampling thread, child processes, readings of processes and cgroups, and trends."""

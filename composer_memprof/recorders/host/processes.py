@@ -1,6 +1,6 @@
-"""Readings of host memory: this process, its children, the machine, and the cgroup that a cluster kills by.
+"""Readings of host memory: of processes and of the machine.
 
-Sizes are bytes. What a platform can't tell is left out, or None.
+Sizes are bytes. A value that the platform does not provide is left out, or None.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import torch
 
 _PAGE = resource.getpagesize()
 _HAS_PROC = sys.platform == 'linux' and os.path.exists('/proc/self/statm')
-#: How torch names its DataLoader workers' threads (since 2.6).
+#: The name of DataLoader worker processes, set by torch 2.6 and later.
 _WORKER_NAME = 'pt_data_worker'
-# cgroup v1 writes "no limit" as about this much.
-_NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Memory of one process: resident, virtual, and the part of the resident that is shared."""
+    """Memory of one process: resident (``rss``), virtual (``vms``), and the shared part of the resident."""
 
     rss: int
     vms: int
@@ -33,10 +31,13 @@ class Usage:
 
 
 class ProcessReader:
-    """Reads one process's memory again and again, from a file that is kept open where there is one (2 us a time).
+    """Reads one process's memory repeatedly. On Linux it keeps a file in /proc open, and a reading takes 2 us.
+
+    Args:
+        pid (int, optional): of the process. Default: this process.
 
     Raises:
-        ProcessLookupError: once the process is gone.
+        ProcessLookupError: if the process has ended.
     """
 
     def __init__(self, pid: Optional[int] = None) -> None:
@@ -55,7 +56,7 @@ class ProcessReader:
         if self._file < 0:
             return self.read().rss
         pages = int(os.pread(self._file, 128, 0).split()[1])
-        if not pages:  # it has ended, and waits for its parent to notice
+        if not pages:  # it has ended, but its parent has not collected it
             raise ProcessLookupError(self.pid)
         return pages * _PAGE
 
@@ -85,7 +86,7 @@ def child_pids(pid: int) -> list[int]:
                 with open(f'/proc/{pid}/task/{thread}/children', 'rb') as file:
                     pids.update(int(child) for child in file.read().split())
             return sorted(pids, key=_started)
-        except OSError:  # a kernel without the list, or a thread that has just ended
+        except OSError:  # a kernel without the file, or a thread that has just ended
             pass
     try:
         return [child.pid for child in psutil.Process(pid).children()]
@@ -94,7 +95,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def _started(pid: int) -> tuple[int, int]:
-    """When a process started, in clock ticks, then its pid."""
+    """A sort key: the process's start in clock ticks, then its pid."""
     try:
         with open(f'/proc/{pid}/stat', 'rb') as file:
             return int(file.read().rpartition(b')')[2].split()[19]), pid
@@ -103,7 +104,7 @@ def _started(pid: int) -> tuple[int, int]:
 
 
 def is_dataloader_worker(pid: int) -> bool:
-    """Whether a child is a worker of a torch DataLoader."""
+    """True if the process is a worker of a torch DataLoader."""
     return process_name(pid) == _WORKER_NAME
 
 
@@ -116,80 +117,8 @@ def process_name(pid: int) -> str:
         return '?'
 
 
-@dataclass(frozen=True)
-class CgroupMemory:
-    """``usage`` without the file cache that the kernel gives back first; ``limit`` is the tightest above us."""
-
-    usage: int
-    limit: Optional[int]
-
-
-class Cgroup:
-    """The memory cgroup of this process, version 1 or 2.
-
-    Args:
-        root (Path): where cgroups are mounted.
-        membership (Path): which cgroups this process is in.
-    """
-
-    def __init__(self, root: Path = Path('/sys/fs/cgroup'), membership: Path = Path('/proc/self/cgroup')) -> None:
-        self._usage_name, self._limit_name, self._cache_name = 'memory.current', 'memory.max', 'inactive_file'
-        self._levels: list[Path] = []
-        own = self._find(root, membership)
-        if own is not None:
-            top, home = own
-            # A limit on any level above kills too.
-            self._levels = [level for level in (home, *home.parents) if level == top or top in level.parents]
-
-    def _find(self, root: Path, membership: Path) -> Optional[tuple[Path, Path]]:
-        """The top of the hierarchy, and our own place in it (the top itself, where only that is shown to us)."""
-        try:
-            lines = membership.read_text().splitlines()
-        except OSError:
-            return None
-        for line in lines:
-            _, _, rest = line.partition(':')
-            controllers, _, path = rest.partition(':')
-            if 'memory' in controllers.split(','):
-                top = root / 'memory'
-                self._usage_name, self._limit_name = 'memory.usage_in_bytes', 'memory.limit_in_bytes'
-                self._cache_name = 'total_inactive_file'
-            elif not controllers and (root / 'cgroup.controllers').exists():
-                top = root
-            else:
-                continue
-            home = top / path.strip().lstrip('/')
-            for place in (home, top):
-                if '..' not in place.parts and (place / self._usage_name).exists():
-                    return top, place
-        return None
-
-    def read(self) -> Optional[CgroupMemory]:
-        """None where this process is in no memory cgroup."""
-        if not self._levels:
-            return None
-        home = self._levels[0]
-        try:
-            usage = int((home / self._usage_name).read_text())
-            for line in (home / 'memory.stat').read_text().splitlines():
-                name, _, value = line.partition(' ')
-                if name == self._cache_name:
-                    usage = max(usage - int(value), 0)
-        except (OSError, ValueError):
-            return None
-        limits = [limit for level in self._levels if (limit := self._limit(level)) is not None]
-        return CgroupMemory(usage, min(limits, default=None))
-
-    def _limit(self, level: Path) -> Optional[int]:
-        try:
-            limit = int((level / self._limit_name).read_text())
-        except (OSError, ValueError):  # 'max'
-            return None
-        return limit if limit < _NO_LIMIT else None
-
-
 def machine_memory() -> dict[str, int]:
-    """Of the whole machine: memory available without swapping, swap in use, and what lies in /dev/shm."""
+    """Of the machine: memory available without swapping, swap in use, and size of the files in /dev/shm."""
     readings = {'available': psutil.virtual_memory().available}
     try:
         readings['swap_used'] = psutil.swap_memory().used
@@ -201,7 +130,7 @@ def machine_memory() -> dict[str, int]:
 
 
 def process_details() -> dict[str, int]:
-    """Of this process, what costs more to read (milliseconds): unique and proportional memory, faults, threads, files."""
+    """Costly readings of this process (milliseconds): unique and proportional memory, faults, threads, open files."""
     readings: dict[str, int] = {}
     process = psutil.Process()
     try:
@@ -222,7 +151,7 @@ def process_details() -> dict[str, int]:
 
 
 def _pinned_bytes() -> Optional[int]:
-    """Host memory that torch holds pinned for copies to a GPU; told by torch 2.7 and later."""
+    """Host memory that torch has pinned for copies to a GPU; None before torch 2.7 and without CUDA."""
     if not hasattr(torch.cuda, 'host_memory_stats') or not torch.cuda.is_initialized():
         return None
     return torch.cuda.host_memory_stats().get('allocated_bytes.current')

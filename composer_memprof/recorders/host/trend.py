@@ -1,7 +1,7 @@
-"""Whether a memory series grows for good, and how fast: a robust slope with its interval, and a doubting eye on it.
+"""Whether a memory series grows steadily, and how fast: a robust slope with its interval, and a check of steadiness.
 
-A process takes up memory in steps while it warms up, and again when a profiler records. Neither is a leak: only what
-still grows, at about the same rate, in every quarter of the time looked at.
+A process also takes up memory in steps while it warms up, and again when a profiler records. Neither is a leak. A leak
+grows at about the same rate in every part of the series.
 """
 
 from __future__ import annotations
@@ -14,20 +14,27 @@ import numpy as np
 
 _MIN_POINTS = 16
 _MIN_BATCHES = 12
-#: The beginning of a run, which is its warm-up.
+#: The first part of a series is warm-up and is left out.
 _WARMUP_SHARE = 1 / 3
-#: Two-sided 99 %.
+#: Normal quantile of a two-sided 99 % interval.
 _Z = 2.576
-#: A quarter must show at least this share of the overall rate.
+#: Each fifth of the series must grow at least at this share of the overall rate.
 _STEADY_SHARE = 0.4
-#: Less than this in all is noise, whatever its rate.
+#: Less growth in total is noise, at any rate.
 _MIN_GROWTH_BYTES = 8 << 20
 _MIN_GROWTH_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Growth:
-    """Bytes a batch, with the 99 % interval. ``clear``: steady, and too much to be noise."""
+class Trend:
+    """The growth of a series.
+
+    Args:
+        per_batch (float): bytes per batch.
+        low (float): lower end of the 99 % interval of ``per_batch``.
+        high (float): upper end.
+        clear (bool): True if the growth is steady and too large to be noise.
+    """
 
     per_batch: float
     low: float
@@ -36,7 +43,7 @@ class Growth:
 
 
 class Series:
-    """Points (batch, bytes) over a run of any length, in bounded memory: when full, every second one is dropped."""
+    """Points (batch, bytes) of a run of any length, in bounded memory: when full, every second point is dropped."""
 
     def __init__(self, capacity: int = 192) -> None:
         self._capacity = capacity
@@ -55,15 +62,15 @@ class Series:
             self.batches, self.bytes = self.batches[1::2], self.bytes[1::2]
             self._stride *= 2
 
-    def growth(self) -> Optional[Growth]:
-        return estimate_growth(self.batches, self.bytes)
+    def trend(self) -> Optional[Trend]:
+        return estimate_trend(self.batches, self.bytes)
 
 
-def estimate_growth(batches: Sequence[int], sizes: Sequence[int]) -> Optional[Growth]:
-    """The growth of a series of sizes (bytes) over batches; None where there is too little to go by.
+def estimate_trend(batches: Sequence[int], sizes: Sequence[int]) -> Optional[Trend]:
+    """The trend of sizes (bytes) over batches; None if there are too few points.
 
-    The slope is Theil and Sen's, the median over all pairs of points; its interval is Sen's, from Kendall's variance
-    (P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau", 1968).
+    The slope is that of Theil and Sen, the median over all pairs of points; its interval is Sen's, from Kendall's
+    variance (P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau", 1968).
     """
     skipped = int(len(batches) * _WARMUP_SHARE)
     x = np.asarray(batches[skipped:], dtype=np.float64)
@@ -80,7 +87,7 @@ def estimate_growth(batches: Sequence[int], sizes: Sequence[int]) -> Optional[Gr
     slope = float(np.median(slopes))
     grown = slope * (x[-1] - x[0])
     clear = low > 0 and grown > max(_MIN_GROWTH_BYTES, _MIN_GROWTH_SHARE * y[0]) and _is_steady(x, y, slope)
-    return Growth(slope, float(low), float(high), bool(clear))
+    return Trend(slope, float(low), float(high), bool(clear))
 
 
 def _is_steady(x: np.ndarray, y: np.ndarray, slope: float) -> bool:

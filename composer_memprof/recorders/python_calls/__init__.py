@@ -1,1 +1,1 @@
-"""Tools that follow Python calls: memray and VizTracer, the processes that they follow too, and which tool is active."""
+"""Tools that follow Python calls: memray and VizTracer, child processes that they trace, and which tool is active."""

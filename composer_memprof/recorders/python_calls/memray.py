@@ -1,10 +1,10 @@
-"""Host allocations with their stacks, by memray, into its own capture file; and what can be read from that.
+"""Records host allocations and their stacks with memray, and reads its capture files.
 
 with MemrayRecorder(Path('batch.bin')) as recorder:
     train_one_batch()
 write_flame_graph(recorder.path, Path('batch.html'))
 
-There is one memray tracker a process. It goes by Python's profile hook, as everything does that follows calls.
+A process can have one memray tracker. It uses Python's profile hook, as all tools do that follow calls.
 """
 
 from __future__ import annotations
@@ -17,40 +17,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.messages import check_one_of, check_switches
 from composer_memprof.recorders.python_calls.optional_import import check_names, import_optional
 
-#: Arguments of ``memray.Tracker`` that say whereto, which is the recorder's to say.
-_NOT_PASSED = ('file_name', 'destination')
+#: Arguments of ``memray.Tracker`` that the recorder sets itself.
+_SET_BY_RECORDER = ('file_name', 'destination')
 
 
 def tracker_arguments() -> tuple[str, ...]:
-    """The arguments of :class:`memray.Tracker` that are passed through to it.
+    """The arguments that are passed through to :class:`memray.Tracker`.
 
-    It is a compiled class without a signature; its documentation lists them.
+    They are read from its docstring, since the class is compiled and has no signature.
     """
     listed = re.findall(r'^ +(\w+) \(', import_optional('memray').Tracker.__doc__ or '', re.MULTILINE)
-    return tuple(name for name in listed if name not in _NOT_PASSED)
+    return tuple(name for name in listed if name not in _SET_BY_RECORDER)
 
 
 def check_tracker_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments for :class:`memray.Tracker`, from Python or from YAML; ``file_format`` may be a word.
+    """Check arguments for :class:`memray.Tracker`. Returns them, with ``file_format`` as memray's enum.
+
+    Args:
+        arguments (Mapping): from Python or YAML; ``file_format`` may be a string.
 
     Raises:
-        ValueError: where memray is missing; naming an argument that is not allowed, and what is.
+        ValueError: if memray is not installed, or for an argument that is not allowed.
     """
     memray = import_optional('memray')
     checked = dict(arguments)
     check_names(checked, tracker_arguments(), 'memray.Tracker')
     for name in checked:
-        if name not in ('memory_interval_ms', 'file_format') and not isinstance(checked[name], bool):
-            raise ValueError(f'{name}={checked[name]!r} is not allowed; it is true or false')
+        if name not in ('memory_interval_ms', 'file_format'):
+            check_switches(**{name: checked[name]})
     if 'file_format' in checked:
         checked['file_format'] = _file_format(checked['file_format'])
     for name, value in checked.items():
         try:
             memray.Tracker(destination=memray.FileDestination('/dev/null', overwrite=True), **{name: value})
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise ValueError(f'{name}={value!r} is not allowed; {error}') from error
+            raise ValueError(f'memray.Tracker does not accept {name}={value!r}: {error}') from error
     return checked
 
 
@@ -58,20 +62,19 @@ def _file_format(value: Any) -> Any:
     formats = import_optional('memray').FileFormat.__members__
     if value in formats.values():
         return value
-    if str(value).upper() not in formats:
-        raise ValueError(f'file_format={value!r} is unknown; allowed are {", ".join(formats).lower()}')
+    check_one_of('file_format', str(value).lower(), [name.lower() for name in formats])
     return formats[str(value).upper()]
 
 
 class MemrayRecorder:
-    """Records with :class:`memray.Tracker`; as a context manager, or by ``start`` and ``stop``.
+    """Records with :class:`memray.Tracker`, as a context manager or by ``start`` and ``stop``.
 
-    The capture grows as it is written, in place: after a kill, memray reads it as far as it came. It is not compressed
-    at the end, which would hold up whoever stops.
+    The capture file grows while recording, and memray can read it after a kill. It is not compressed at the end, since
+    that would block the caller of ``stop``.
 
     Args:
-        path (Path): of the capture; replaced, where it exists. ``follow_fork`` puts each child's beside it, with the
-            child's process id as a further suffix.
+        path (Path): of the capture; an existing file is replaced. With ``follow_fork``, each child writes a file with
+            its process id as a further suffix.
         arguments: of :class:`memray.Tracker`.
     """
 
@@ -82,16 +85,16 @@ class MemrayRecorder:
 
     def start(self) -> None:
         memray = import_optional('memray')
-        to = memray.FileDestination(self.path, overwrite=True, compress_on_exit=False)
-        tracker = memray.Tracker(destination=to, **self._arguments)
-        # memray's reports cut as many frames off each stack of the thread that starts it as lie above the start: from
-        # within a callback, most of the model's. On a thread of its own that is nobody's loss.
+        destination = memray.FileDestination(self.path, overwrite=True, compress_on_exit=False)
+        tracker = memray.Tracker(destination=destination, **self._arguments)
+        # memray's reports cut off, from stacks of the thread that starts it, as many outer frames as were running at
+        # the start. Started by a callback, most of the model's frames would be cut off, so another thread starts it.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(tracker.__enter__).result()
         self._tracker = tracker
 
     def stop(self) -> None:
-        """End the recording, where one is on."""
+        """End the recording, if one is running."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             tracker.__exit__(None, None, None)
@@ -105,12 +108,12 @@ class MemrayRecorder:
 
 
 def write_flame_graph(capture: Path, path: Path, *, leaks: bool = False) -> None:
-    """Write memray's own page, which loads nothing from elsewhere: who held memory at its peak.
+    """Write memray's flame graph page, which loads nothing from the network: the memory held at the peak.
 
     Args:
-        capture (Path): what was recorded.
+        capture (Path): the recording.
         path (Path): of the page.
-        leaks (bool): in place of that, who allocated what was not freed by the end.
+        leaks (bool): show the memory not freed by the end instead.
     """
     import_optional('memray')
     from memray.reporters.flamegraph import FlameGraphReporter
@@ -143,8 +146,8 @@ def _records(reader: Any, leaks: bool) -> Iterable[Any]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where memory was allocated: the innermost Python function, and what of it."""
+class FunctionAllocations:
+    """What one Python function allocated itself; ``line`` is that of the allocation."""
 
     function: str
     file: str
@@ -155,18 +158,18 @@ class Place:
 
 @dataclass(frozen=True)
 class MemrayStatistics:
-    """A capture in figures, in bytes.
+    """The statistics of a capture. Only memory allocated while recording counts.
 
     Args:
-        allocations (int): how many were made.
-        allocated_bytes (int, optional): what they add up to; None of an aggregated capture, which does not tell.
-        peak_bytes (int): the most that was held at one time, of what was allocated while recording.
-        left_bytes (int): what of it was still held at the end.
-        seconds (float): how long was recorded.
-        native_traces (bool): whether native stacks were.
-        allocators (Mapping[str, int], optional): how many allocations each allocator made; None likewise.
-        at_peak (list[Place]): who held most at the peak.
-        left (list[Place]): who allocated most of what was left.
+        allocations (int): number of allocations.
+        allocated_bytes (int, optional): their total size. None: an aggregated capture, which does not contain it.
+        peak_bytes (int): the most held at one time.
+        left_bytes (int): still held at the end.
+        seconds (float): length of the recording.
+        native_traces (bool): True if native stacks were recorded.
+        allocators (Mapping[str, int], optional): number of allocations by allocator; None as above.
+        at_peak (list[FunctionAllocations]): what each function held at the peak, the largest first.
+        left (list[FunctionAllocations]): what each function left, the largest first.
     """
 
     allocations: int
@@ -176,43 +179,43 @@ class MemrayStatistics:
     seconds: float
     native_traces: bool
     allocators: Optional[Mapping[str, int]]
-    at_peak: list[Place]
-    left: list[Place]
+    at_peak: list[FunctionAllocations]
+    left: list[FunctionAllocations]
 
 
 def read_statistics(capture: Path, most: int = 50) -> MemrayStatistics:
-    """The figures of a capture, with up to ``most`` places of each kind."""
+    """The statistics of a capture, with up to ``most`` functions in each list."""
     memray = import_optional('memray')
     with _reader(capture) as reader:
         metadata = reader.metadata
-        held = _places(_records(reader, leaks=False))
+        at_peak = _by_function(_records(reader, leaks=False))
     with _reader(capture) as reader:
-        left = _places(_records(reader, leaks=True))
-    whole: Any = None
+        left = _by_function(_records(reader, leaks=True))
+    totals: Any = None
     if metadata.file_format == memray.FileFormat.ALL_ALLOCATIONS:
-        from memray._memray import compute_statistics  # of `memray stats`; there is no other way to it
+        from memray._memray import compute_statistics  # used by `memray stats`; there is no public name
 
-        whole = compute_statistics(str(capture))
+        totals = compute_statistics(str(capture))
     return MemrayStatistics(
-        allocations=metadata.total_allocations if whole is None else whole.total_num_allocations,
-        allocated_bytes=None if whole is None else whole.total_memory_allocated,
+        allocations=metadata.total_allocations if totals is None else totals.total_num_allocations,
+        allocated_bytes=None if totals is None else totals.total_memory_allocated,
         peak_bytes=metadata.peak_memory,
-        left_bytes=sum(place.bytes for place in left),
+        left_bytes=sum(function.bytes for function in left),
         seconds=(metadata.end_time - metadata.start_time).total_seconds(),
         native_traces=metadata.has_native_traces,
-        allocators=None if whole is None else dict(whole.allocation_count_by_allocator),
-        at_peak=held[:most],
+        allocators=None if totals is None else dict(totals.allocation_count_by_allocator),
+        at_peak=at_peak[:most],
         left=left[:most],
     )
 
 
-def _places(records: Iterable[Any]) -> list[Place]:
-    """Allocations by the innermost Python function that made them, the largest first."""
+def _by_function(records: Iterable[Any]) -> list[FunctionAllocations]:
+    """Allocations by the innermost Python function of their stack, the largest first."""
     sizes: Counter[tuple[str, str, int]] = Counter()
     counts: Counter[tuple[str, str, int]] = Counter()
     for record in records:
         stack = record.stack_trace(max_stacks=1)
-        place = stack[0] if stack else ('(no Python function)', '', 0)
-        sizes[place] += record.size
-        counts[place] += record.n_allocations
-    return [Place(*place, size, counts[place]) for place, size in sizes.most_common()]
+        innermost = stack[0] if stack else ('(no Python function)', '', 0)
+        sizes[innermost] += record.size
+        counts[innermost] += record.n_allocations
+    return [FunctionAllocations(*innermost, size, counts[innermost]) for innermost, size in sizes.most_common()]

@@ -1,4 +1,4 @@
-"""Tools that an extra of this package brings, imported when they are first needed."""
+"""Imports packages that come with an extra of this package, when they are first used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer_memprof.messages import allowed_are
 
 
 def import_optional(name: str) -> ModuleType:
-    """The package ``name``, which the extra of that name brings.
+    """The package ``name``, which the extra of the same name installs.
 
     Raises:
         ValueError: if it is not installed, with the command that installs it.
@@ -19,16 +19,14 @@ def import_optional(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(
-            f"{name} is needed, a package that is not installed; pip install 'composer_memprof[{name}]'"
-        ) from error
+        raise ValueError(f"{name} is not installed; run: pip install 'composer_memprof[{name}]'") from error
 
 
 def check_names(arguments: Mapping[str, Any], allowed: Iterable[str], owner: str) -> None:
-    """Refuse an argument that ``owner`` does not take.
+    """Refuse an argument that ``owner`` does not accept.
 
     Raises:
-        ValueError: naming it, its value, and what is allowed.
+        ValueError: naming the argument, its value, and what is allowed.
     """
     names = tuple(allowed)
     for name, value in arguments.items():

@@ -1,6 +1,6 @@
-"""Has VizTracer trace the Python processes that are started while it records: by subprocess and by multiprocessing.
+"""Lets VizTracer trace the Python processes that are started while it records, by subprocess or multiprocessing.
 
-VizTracer's own way to install this can't be taken back (audit hooks, fork handlers); its two patches can.
+VizTracer's own way to set this up cannot be undone, since it adds audit hooks and fork handlers. Its two patches can.
 """
 
 from __future__ import annotations
@@ -11,43 +11,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Options of VizTracer that its command line has, and a process that is started can so be given.
+#: Options of VizTracer that are also on its command line, so a new process can be given them.
 _SWITCHES = (
     *('ignore_c_function', 'ignore_frozen', 'log_func_retval', 'log_func_args', 'log_print', 'log_gc', 'log_async'),
     *('log_sparse', 'trace_self'),
 )
 _VALUES = ('tracer_entries', 'max_stack_depth', 'min_duration')
-#: The trace of each process is ``processes_{pid}.json``.
-NAME = 'processes'
+#: Each process writes its trace to ``processes_{pid}.json``.
+TRACE_NAME = 'processes'
 
 
 class TracedChildren:
-    """From here on, until ``restore``, processes of the user leave a trace each in ``folder``, as they end.
+    """Processes started until :meth:`restore` write a trace each into ``folder`` as they end.
 
     Args:
-        tracer (viztracer.VizTracer): of this process; forked ones go on with it.
-        folder (Path): made, if need be.
-        options (Mapping): of ``tracer``, for those that are started anew.
+        tracer (viztracer.VizTracer): of this process; forked children continue with it.
+        folder (Path): created if missing.
+        options (Mapping): of ``tracer``, for processes that start a new interpreter.
     """
 
     def __init__(self, tracer: Any, folder: Path, options: Mapping[str, Any]) -> None:
         from viztracer.patch import patch_multiprocessing, patch_subprocess
 
         folder.mkdir(parents=True, exist_ok=True)
-        tracer.output_file, tracer.pid_suffix = str(folder / f'{NAME}.json'), True
+        tracer.output_file, tracer.pid_suffix = str(folder / f'{TRACE_NAME}.json'), True
         arguments = _command_line(options)
         self._tracer = tracer
-        self._start = subprocess.Popen.__init__
+        self._popen_init = subprocess.Popen.__init__
         self._spawn = multiprocessing.util.spawnv_passfds
         patch_multiprocessing(tracer, [*arguments])
         patch_subprocess([*arguments, '--subprocess_child', '--dump_raw', '-o', tracer.output_file])
 
     def restore(self) -> None:
-        subprocess.Popen.__init__ = self._start  # type: ignore[method-assign]
+        """Remove the patches."""
+        subprocess.Popen.__init__ = self._popen_init  # type: ignore[method-assign]
         if '__originit__' in vars(subprocess.Popen):
             del subprocess.Popen.__originit__  # type: ignore[attr-defined]
         multiprocessing.util.spawnv_passfds = self._spawn
-        registry = multiprocessing.util._afterfork_registry  # type: ignore[attr-defined]  # there is no way to leave it
+        # multiprocessing has no public way to remove a handler.
+        registry = multiprocessing.util._afterfork_registry  # type: ignore[attr-defined]
         for key in [key for key, registered in list(registry.items()) if registered is self._tracer]:
             del registry[key]
         self._tracer.pid_suffix = False

@@ -1,16 +1,16 @@
-"""The CUDA caching allocator: its history, snapshots, locks, and its call before an out-of-memory error."""
+"""The CUDA caching allocator: its history, snapshots, locks, and its callback before an out-of-memory error."""
 
 from __future__ import annotations
 
 from composer_memprof.recorders.torch_private import private
 
-#: ``(enabled, context=…, stacks=…, max_entries=…)``: begin or end (``None``) the history of allocations.
+#: ``(enabled, context=…, stacks=…, max_entries=…)``: start recording, or stop with ``None``.
 record_memory_history = private('torch.cuda.memory._record_memory_history', seen='2.6 to 2.11', module=__name__)
-#: The history and the segments as plain values.
+#: ``()``: the history and the segments as plain dicts, lists, strings and numbers.
 memory_snapshot = private('torch.cuda.memory._snapshot', seen='2.6 to 2.11', module=__name__)
-#: ``(device)``: statistics; takes and gives back the lock of the device's allocator.
+#: ``(device)``: statistics; takes and releases the lock of the device's allocator.
 memory_stats = private('torch._C._cuda_memoryStats', seen='2.7 to 2.11', module=__name__)
-#: ``(observer)``: calls ``observer(device, requested, total, free)`` before the error is raised, for good.
+#: ``(observer)``: call ``observer(device, requested, total, free)`` before each error. It cannot be removed.
 attach_out_of_memory_observer = private(
     'torch._C._cuda_attach_out_of_memory_observer', seen='2.6 to 2.7', module=__name__
 )

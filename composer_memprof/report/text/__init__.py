@@ -1,1 +1,1 @@
-"""Tables and lines for terminals and text files."""
+"""Reports as plain text and as JSON, with the head that each begins with."""

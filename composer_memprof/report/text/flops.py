@@ -1,89 +1,133 @@
-"""A window of counted FLOPs as JSON, and as a plain-text table."""
+"""The FLOPs of a window, for JSON and as a plain-text table."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Optional
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional, Union
 
+from composer_memprof.analysis.flops.summary import FlopsSummary
+from composer_memprof.recorders.flops.recorder import BatchFlops, ModuleFlops, OperationFlops
+from composer_memprof.report.text.head import StageHead
 from composer_memprof.report.text.plain_columns import columns, share
 
-_ROWS = 20
+_MAX_ROWS = 20
 
 
-def write_json(data: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(data, indent=1) + '\n', encoding='utf-8')
+@dataclass(frozen=True)
+class FlopsReport:
+    """What ``Flops`` writes for one window.
+
+    Args:
+        head (StageHead): rank, epoch, batch, stage.
+        world_size (int): number of ranks.
+        summary (FlopsSummary): the counts and rates.
+        notes (Sequence[str]): sentences for the reader, such as why nothing was counted.
+    """
+
+    head: StageHead
+    world_size: int
+    summary: FlopsSummary
+    notes: Sequence[str] = ()
+
+    @property
+    def all_ranks_batch_flops(self) -> Optional[int]:
+        """Rank 0's model FLOPs times the number of ranks; None on other ranks, or if nothing was counted."""
+        flops = self.summary.flops
+        return flops.batch_flops * self.world_size if self.head.rank == 0 and flops is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As written to JSON."""
+        all_ranks = self.all_ranks_batch_flops
+        return {
+            **self.head.as_dict(),
+            'world_size': self.world_size,
+            **self.summary.as_dict(),
+            'all_ranks_estimate': {'batch_flops': all_ranks} if all_ranks is not None else None,
+            'notes': list(self.notes),
+        }
 
 
-def write_text(data: Mapping[str, Any], path: Path) -> None:
-    path.write_text(flops_text(data), encoding='utf-8')
-
-
-def flops_text(data: Mapping[str, Any]) -> str:
-    """The JSON of ``Flops`` for people; of long lists the first rows."""
-    batches, device, formula = data['batches'], data['device'], data['formula']
+def flops_text(report: FlopsReport) -> str:
+    """The report as a table. Of a long list, the first 20 rows."""
+    head, summary = report.head, report.summary
     lines = [
-        f'FLOPs of a {data["stage"]} batch on rank {data["rank"]}; '
-        f'of {batches["all"]} batches {batches["traced"]} traced, {batches["timed"]} timed',
+        f'FLOPs of one {head.stage} batch on rank {head.rank}. '
+        f'{summary.batches} batches in the window: {summary.traced} traced, {summary.timed} timed.',
         '',
+        *columns(_totals(report)),
+        *report.notes,
     ]
-    rows = [
-        ('model FLOPs', human_flops(data['batch_flops']), 'forward and backward, nothing twice'),
-        ('  forward', human_flops(data['forward_flops']), ''),
-        ('  backward', human_flops(data['backward_flops']), ''),
-        ('recomputed', human_flops(data['recomputed_flops']), 'by checkpoints, and by attention that keeps no scores'),
-        ('optimizer', human_flops(data['optimizer_flops']), ''),
-        ('hardware FLOPs', human_flops(data['hardware_flops']), 'all of these'),
-        ("the device's peak", human_flops(device['peak_flops'], '/s'), f'{device["name"]}; {device["peak_source"]}'),
-        ('MFU', _percent(data['mfu']), f'model FLOPs a second, of the peak{_doubt(data["mfu"])}'),
-        ('HFU', _percent(data['hfu']), 'hardware FLOPs a second, of the peak'),
-        ('batches a second', _number(data['actual_batches_per_sec']), ''),
-        ('at most', _number(data['max_batches_per_sec']), 'at the peak'),
-    ]
-    if formula is not None:
-        rows.append(('model FLOPs by formula', human_flops(formula['batch_flops']), formula['source']))
-        rows.append(('MFU by formula', _percent(formula['mfu']), ''))
-    if data['all_ranks_estimate'] is not None:
-        estimate = human_flops(data['all_ranks_estimate']['batch_flops'])
-        rows.append(('all ranks, estimated', estimate, f"this rank's, times {data['world_size']}"))
-    lines += columns(rows)
-    lines += data['notes']
-    if data['batch_flops'] is None:
-        return '\n'.join(lines) + '\n'
-    lines += _section('By module (with its submodules)', data['modules'], data['batch_flops'])
-    lines += _section('By operation', data['operations'], data['batch_flops'])
-    untracked = data['untracked_operations']
-    if untracked:
-        lines += ['', f'Operations without a formula, {data["untracked_calls"]} calls']
-        lines += columns([(row['name'], str(row['calls']), '') for row in untracked[:_ROWS]])
-        lines += _rest(untracked)
+    flops = summary.flops
+    if flops is not None:
+        lines += _section('By module, with its submodules', flops.modules, flops.batch_flops)
+        lines += _section('By operation', flops.operations, flops.batch_flops)
+        lines += _untracked(flops)
     return '\n'.join(lines) + '\n'
 
 
-def _section(title: str, rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
-    found = [row for row in rows if row['flops'] or row['recomputed_flops'] or row['optimizer_flops']]
+def _totals(report: FlopsReport) -> list[tuple[str, str, str]]:
+    summary = report.summary
+    flops, peak, rates, formula = summary.flops, summary.peak, summary.rates, summary.formula
+
+    def counted(name: str) -> str:
+        return human_flops(getattr(flops, name) if flops is not None else None)
+
+    rows = [
+        ('model FLOPs', counted('batch_flops'), 'forward and backward, without recomputation'),
+        ('  forward', counted('forward_flops'), ''),
+        ('  backward', counted('backward_flops'), ''),
+        ('recomputed', counted('recomputed_flops'), 'run again in backward, by checkpoints and fused attention'),
+        ('optimizer', counted('optimizer_flops'), ''),
+        ('hardware FLOPs', counted('hardware_flops'), 'model + recomputed + optimizer'),
+        ('device peak', human_flops(peak.flops, '/s'), f'{peak.device}; {peak.source}'),
+        ('MFU', _percent(rates.mfu), f'model FLOPs per second / device peak{_peak_is_too_low(rates.mfu)}'),
+        ('HFU', _percent(rates.hfu), 'hardware FLOPs per second / device peak'),
+        ('batches per second', _number(rates.actual_batches_per_sec), 'measured'),
+        ('at most', _number(rates.max_batches_per_sec), 'batches per second at the device peak'),
+    ]
+    if formula is not None:
+        rows.append(('model FLOPs by formula', human_flops(formula.flops.batch_flops), formula.source))
+        rows.append(('MFU by formula', _percent(formula.mfu), ''))
+    if report.all_ranks_batch_flops is not None:
+        estimate = human_flops(report.all_ranks_batch_flops)
+        rows.append(('all ranks, estimated', estimate, f'this rank x {report.world_size} ranks'))
+    return rows
+
+
+def _section(title: str, rows: Sequence[Union[ModuleFlops, OperationFlops]], total: int) -> list[str]:
+    rows = [row for row in rows if row.flops or row.recomputed_flops or row.optimizer_flops]
     head = ('', 'model', 'share', 'forward', 'backward', 'recomputed', 'calls', '')
     shown = [
         (
-            row['name'] or '(the model)',
-            human_flops(row['flops']),
-            share(row['flops'], total),
-            *(human_flops(row[phase]) for phase in ('forward_flops', 'backward_flops', 'recomputed_flops')),
-            str(row['calls']),
-            row.get('type', ''),
+            row.name or '(the model)',
+            human_flops(row.flops),
+            share(row.flops, total),
+            human_flops(row.forward_flops),
+            human_flops(row.backward_flops),
+            human_flops(row.recomputed_flops),
+            str(row.calls),
+            row.type if isinstance(row, ModuleFlops) else '',
         )
-        for row in found[:_ROWS]
+        for row in rows[:_MAX_ROWS]
     ]
-    return ['', title, *columns([head, *shown]), *_rest(found)] if found else []
+    return ['', title, *columns([head, *shown]), *_more(rows)] if rows else []
 
 
-def _rest(rows: Sequence[Any]) -> list[str]:
-    return [f'  … and {len(rows) - _ROWS} more'] if len(rows) > _ROWS else []
+def _untracked(flops: BatchFlops) -> list[str]:
+    rows = flops.untracked_operations
+    if not rows:
+        return []
+    shown = [(row.name, str(row.calls), '') for row in rows[:_MAX_ROWS]]
+    return ['', f'Operations without a formula: {flops.untracked_calls} calls', *columns(shown), *_more(rows)]
+
+
+def _more(rows: Sequence[Any]) -> list[str]:
+    return [f'  … and {len(rows) - _MAX_ROWS} more'] if len(rows) > _MAX_ROWS else []
 
 
 def human_flops(count: Optional[float], per: str = '') -> str:
-    """``'1.5 GFLOP'`` of 1500000000."""
+    """``'1.5 GFLOP'`` for 1500000000."""
     if count is None:
         return 'unknown'
     size, unit = float(count), ''
@@ -94,9 +138,9 @@ def human_flops(count: Optional[float], per: str = '') -> str:
     return f'{size:.4g} {unit}FLOP{per}'
 
 
-def _doubt(mfu: Optional[float]) -> str:
-    """More than all there is: the peak was measured while the machine was busy, or is not this device's."""
-    return '; over 100 %, so that the peak is too low: give peak_flops' if mfu is not None and mfu > 1 else ''
+def _peak_is_too_low(mfu: Optional[float]) -> str:
+    # The peak was measured on a busy machine, or is that of another device.
+    return '; above 100 %, so the device peak is too low: set peak_flops' if mfu is not None and mfu > 1 else ''
 
 
 def _percent(value: Optional[float]) -> str:

@@ -1,4 +1,4 @@
-"""Readings of functions' memory as text, entry by entry, so that a file is whole at every moment."""
+"""MemProfiler's readings as YAML and JSON lines, one entry at a time, so that the file can be read at any time."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_PLAIN = re.compile(r'[\w.]+', re.ASCII)
-#: What YAML takes for another value than a text.
-_OTHER_VALUES = frozenset({'null', 'true', 'false', 'yes', 'no', 'on', 'off', 'y', 'n'})
+_UNQUOTED = re.compile(r'[\w.]+', re.ASCII)
+#: Words that YAML does not read as text.
+_YAML_WORDS = frozenset({'null', 'true', 'false', 'yes', 'no', 'on', 'off', 'y', 'n'})
 
 
 def yaml_entry(key: str, values: Mapping[str, Any]) -> str:
-    """A mapping's entry in YAML, without the last line's end; keys sorted, as finetuning-scheduler's are."""
+    """One entry of a YAML mapping, without a final newline. Keys are sorted, as in finetuning-scheduler's files."""
     lines = [f'{_yaml_key(name)}: {_yaml_value(values[name])}' for name in sorted(values)]
     return '\n  '.join([f'{_yaml_key(key)}:', *lines]) if lines else f'{_yaml_key(key)}: {{}}'
 
 
 def json_line(key: str, values: Mapping[str, Any]) -> str:
-    """One object a line: the key, and what was read."""
-    return _value({'key': key, **{name: _finite(value) for name, value in values.items()}})
+    """One JSON object in one line: the key, then the values."""
+    return _json({'key': key, **{name: _json_number(value) for name, value in values.items()}})
 
 
-def plain_name(name: str) -> str:
-    """A function's name as it may stand in that of a file: ``<lambda>`` is ``_lambda_``."""
-    return re.sub(r'[^\w-]', '_', name, flags=re.ASCII)[:100] or '_'
+def file_name_part(function: str) -> str:
+    """The function's name with characters that file names allow: ``_lambda_`` for ``<lambda>``."""
+    return re.sub(r'[^\w-]', '_', function, flags=re.ASCII)[:100] or '_'
 
 
 def _yaml_key(name: str) -> str:
-    is_plain = _PLAIN.fullmatch(name) and (not name[0].isdigit() or name.endswith(('.start', '.end')))
-    return name if is_plain and name.lower() not in _OTHER_VALUES else _value(name)
+    is_plain = _UNQUOTED.fullmatch(name) and (not name[0].isdigit() or name.endswith(('.start', '.end')))
+    return name if is_plain and name.lower() not in _YAML_WORDS else _json(name)
 
 
-def _value(value: Any) -> str:
-    """In JSON, which YAML reads too; what hooks of the user's have noted may be anything."""
-    text = json.dumps(_finite(value), default=str, ensure_ascii=False)
-    return text.encode('utf-8', 'replace').decode()  # a lone surrogate is no text
+def _json(value: Any) -> str:
+    """The value as JSON, which is also YAML. A value that a user's hook set may have any type."""
+    text = json.dumps(_json_number(value), default=str, ensure_ascii=False)
+    return text.encode('utf-8', 'replace').decode()  # UTF-8 cannot hold a lone surrogate
 
 
-def _finite(value: Any) -> Any:
+def _json_number(value: Any) -> Any:
+    """JSON has no infinite numbers and no NaN, so these become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -49,5 +50,5 @@ def _yaml_value(value: Any) -> str:
         if not math.isfinite(value):
             return {math.inf: '.inf', -math.inf: '-.inf'}.get(value, '.nan')
         text = repr(value)
-        return text if '.' in text or 'e' not in text else text.replace('e', '.0e')  # 1e-05 would be a text
-    return _value(value)
+        return text if '.' in text or 'e' not in text else text.replace('e', '.0e')  # YAML reads 1e-05 as text
+    return _json(value)

@@ -1,42 +1,43 @@
-"""The figures of a memray capture as plain text."""
+"""The statistics of a memray capture as plain text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from composer_memprof.messages import human_bytes
+from composer_memprof.recorders.python_calls.memray import FunctionAllocations, MemrayStatistics
+from composer_memprof.report.text.head import WindowHead
 
-_ROWS = 15
+_MAX_ROWS = 15
 
 
-def memray_text(data: Mapping[str, Any]) -> str:
-    """The JSON of ``Memray`` for people; of long lists the first rows."""
-    allocated = data['allocated_bytes']
+def memray_text(head: WindowHead, statistics: MemrayStatistics) -> str:
+    """The totals, and the functions that held most. Of a long list, the first 15 rows."""
+    allocated, allocators = statistics.allocated_bytes, statistics.allocators
     lines = [
-        f'Host allocations on rank {data["rank"]}, up to batch {data["batch"]}: {data["seconds"]:.2f} s',
+        f'Host allocations on rank {head.rank}, until batch {head.batch}, {statistics.seconds:.2f} s recorded',
         '',
-        f'  allocations  {data["allocations"]}'
-        + (f', {human_bytes(allocated)} in all' if allocated is not None else ''),
-        f'  at the peak  {human_bytes(data["peak_bytes"])}, of what was allocated meanwhile',
-        f'  left over    {human_bytes(data["left_bytes"])}, not freed by the end',
+        f'  allocations  {statistics.allocations}'
+        + (f', {human_bytes(allocated)} in total' if allocated is not None else ''),
+        f'  peak         {human_bytes(statistics.peak_bytes)}, of memory allocated in the window',
+        f'  left over    {human_bytes(statistics.left_bytes)}, not freed by the end of the window',
     ]
-    if data['allocators']:
-        counts = sorted(data['allocators'].items(), key=lambda item: -item[1])
-        lines.append(f'  through      {", ".join(f"{name.lower()} {count}" for name, count in counts)}')
-    for title, places in (('Held at the peak', data['at_peak']), ('Left over', data['left'])):
-        lines += _section(title, places)
+    if allocators:
+        counts = sorted(allocators.items(), key=lambda item: -item[1])
+        lines.append(f'  allocators   {", ".join(f"{name.lower()} {count}" for name, count in counts)}')
+    lines += _section('Held at the peak', statistics.at_peak)
+    lines += _section('Left over', statistics.left)
     return '\n'.join(lines) + '\n'
 
 
-def _section(title: str, places: Sequence[Mapping[str, Any]]) -> list[str]:
+def _section(title: str, functions: Sequence[FunctionAllocations]) -> list[str]:
     rows = [
-        f'  {human_bytes(place["bytes"]):>10}  {place["allocations"]:>8}x  {place["function"]}  {_where(place)}'.rstrip()
-        for place in places[:_ROWS]
+        f'  {human_bytes(each.bytes):>10}  {each.allocations:>8}x  {each.function}  {_position(each)}'.rstrip()
+        for each in functions[:_MAX_ROWS]
     ]
-    rest = [f'  … and {len(places) - _ROWS} more'] if len(places) > _ROWS else []
+    rest = [f'  … and {len(functions) - _MAX_ROWS} more'] if len(functions) > _MAX_ROWS else []
     return ['', title, *rows, *rest] if rows else []
 
 
-def _where(place: Mapping[str, Any]) -> str:
-    return f'{place["file"]}:{place["line"]}' if place['file'] else ''
+def _position(function: FunctionAllocations) -> str:
+    return f'{function.file}:{function.line}' if function.file else ''

@@ -1,33 +1,32 @@
-"""The tables of a module memory recording: what torch's trackers print, as text, and the same as JSON."""
+"""A module memory recording as text, in the form of torch's memory trackers, and as a document for JSON."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from pathlib import Path
 from typing import Any
 
-from composer_memprof.messages import allowed_are
+from composer_memprof.messages import check_one_of, check_switches, must_be
 from composer_memprof.recorders.modules.result import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
+from composer_memprof.report.text.head import Head
 
-#: Of one unit, in bytes.
+#: Bytes per unit.
 UNITS = {'B': 1, 'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the tables are laid out.
+    """How to print the recording.
 
     Args:
-        depth (int): how many levels of modules get their states listed, the root module being 1.
-        units (str): of ``UNITS``.
-        tabulate (bool): as tables, otherwise line by line.
-        names (tuple): of the three parameters, as they are refused.
+        depth (int): how many levels of modules are listed with their states; the root module is level 1.
+        units (str): one of ``UNITS``.
+        tabulate (bool): print tables; otherwise one value per line.
+        names (tuple): what the caller calls these three parameters, for error messages.
 
     Raises:
-        ValueError: naming the parameter, the value and what is allowed.
+        ValueError: for a value that is not allowed.
     """
 
     depth: int
@@ -38,49 +37,48 @@ class Layout:
     def __post_init__(self, names: tuple[str, str, str]) -> None:
         depth, units, tabulate = names
         if not isinstance(self.depth, int) or isinstance(self.depth, bool) or self.depth < 1:
-            raise ValueError(f'{depth}={self.depth!r} is not allowed; it is a number of levels, from 1')
-        if self.units not in UNITS:
-            raise ValueError(f'{units}={self.units!r} is not allowed; {allowed_are(list(UNITS), self.units)}')
-        if not isinstance(self.tabulate, bool):
-            raise ValueError(f'{tabulate}={self.tabulate!r} is not allowed; it is true or false')
+            raise must_be(depth, 'a number of levels, at least 1', self.depth)
+        check_one_of(units, self.units, list(UNITS))
+        check_switches(**{tabulate: self.tabulate})
 
 
-def write_json(memory: ModuleMemory, path: Path, **head: Any) -> None:
-    """One object: ``head`` (rank, epoch, batch), then the recording, all in bytes."""
-    document = {
-        **head,
+def module_memory_dict(head: Head, memory: ModuleMemory) -> dict[str, Any]:
+    """The recording as written to JSON, after the fields of ``head``. Sizes are bytes."""
+    return {
+        **head.as_dict(),
         'peak': memory.peak,
         'phases': memory.phases,
         'end': memory.end,
         'root_module': memory.root,
-        'modules': [_module(module) for module in memory.modules],
+        'modules': [_module_dict(module) for module in memory.modules],
     }
-    path.write_text(json.dumps(document, indent=1) + '\n', encoding='utf-8')
 
 
-def _module(module: ModuleUse) -> dict[str, Any]:
+def _module_dict(module: ModuleUse) -> dict[str, Any]:
     return {**vars(module), 'states': [vars(state) for state in module.states]}
 
 
-def write_log(memory: ModuleMemory, path: Path, *, model: str, layout: Layout) -> None:
-    """The tables that torch's trackers print: the peak, then each module's states, down to the layout's depth.
+def module_memory_text(memory: ModuleMemory, model: str, layout: Layout) -> str:
+    """The peak, the peak of each phase, and each module's states, down to the layout's depth.
 
     Args:
-        model (str): the class that names the root module.
+        memory (ModuleMemory): the recording.
+        model (str): class of the root module; its name in the text.
+        layout (Layout): how to print it.
     """
-    lines = _log(memory, model, layout.depth, layout.units, layout.tabulate)
-    path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    return '\n'.join(_lines(memory, model, layout)) + '\n'
 
 
-def _log(memory: ModuleMemory, model: str, depth: int, units: str, tabulate: bool) -> Iterable[str]:
-    yield from _snapshot(memory.peak, units, tabulate)
+def _lines(memory: ModuleMemory, model: str, layout: Layout) -> Iterable[str]:
+    units, tabulate = layout.units, layout.tabulate
+    yield from _memory_lines(memory.peak, units, tabulate)
     for phase, peak in memory.phases.items():
         yield ''
         yield f'Peak in {phase}'
-        yield from _snapshot(peak, units, tabulate)
-    shown = [module for module in memory.modules if module.depth <= depth]
+        yield from _memory_lines(peak, units, tabulate)
+    shown = [module for module in memory.modules if module.depth <= layout.depth]
     yield ''
-    yield 'Modules, with all that is in them; activations when all of them took most'
+    yield 'Modules, with their submodules; activations as of the peak of all activations'
     yield from _table(
         ['Module', 'Type', 'Calls', 'Parameters', 'Buffers', 'Activations'],
         [
@@ -91,7 +89,7 @@ def _log(memory: ModuleMemory, model: str, depth: int, units: str, tabulate: boo
             for module in shown
         ],
     )
-    for module in sorted(shown, key=lambda module: _natural(_full_name(memory, model, module))):
+    for module in sorted(shown, key=lambda module: _natural_order(_full_name(memory, model, module))):
         yield ''
         yield f'Module:  {_full_name(memory, model, module)}'
         yield from _states(module, units, tabulate)
@@ -106,13 +104,13 @@ def _full_name(memory: ModuleMemory, model: str, module: ModuleUse) -> str:
     return f'{model}.{below}' if below else model
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """So that ``blocks.2`` comes before ``blocks.10``."""
+def _natural_order(name: str) -> list[tuple[int, int, str]]:
+    """A sort key that puts ``blocks.2`` before ``blocks.10``."""
     return [(0, int(part), '') if part.isdigit() else (1, 0, part.lower()) for part in re.split('([0-9]+)', name)]
 
 
-def _snapshot(memory: DeviceMemory, units: str, tabulate: bool) -> Iterable[str]:
-    present = _present(memory)
+def _memory_lines(memory: DeviceMemory, units: str, tabulate: bool) -> Iterable[str]:
+    present = _devices_in_use(memory)
     if not present:
         yield 'No memory tracked.'
     elif tabulate:
@@ -128,7 +126,7 @@ def _states(module: ModuleUse, units: str, tabulate: bool) -> Iterable[str]:
     if tabulate:
         rows = []
         for state in module.states:
-            for device, sizes in _present(state.memory).items():
+            for device, sizes in _devices_in_use(state.memory).items():
                 cells = [_size(size, units) for size in sizes.values()]
                 rows.append([f'{state.state} # {state.call}', device, *cells])
         if rows:
@@ -140,10 +138,10 @@ def _states(module: ModuleUse, units: str, tabulate: bool) -> Iterable[str]:
         for state in module.states:
             if state.state == name:
                 yield f'# {state.call}:'
-                yield from _snapshot(state.memory, units, tabulate)
+                yield from _memory_lines(state.memory, units, tabulate)
 
 
-def _present(memory: DeviceMemory) -> Mapping[str, Memory]:
+def _devices_in_use(memory: DeviceMemory) -> Mapping[str, Memory]:
     return {device: sizes for device, sizes in memory.items() if sizes[TOTAL] > 0}
 
 
@@ -152,7 +150,7 @@ def _size(size: int, units: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """A reStructuredText table, as these logs are known to have."""
+    """A reStructuredText table, as torch's trackers print."""
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows)]
     rule = '  '.join('=' * width for width in widths)
     yield rule

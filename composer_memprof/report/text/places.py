@@ -1,4 +1,4 @@
-"""Places in the code, in words."""
+"""Frames of the code as text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from composer_memprof.analysis.memory.frames import in_package
 from composer_memprof.analysis.snapshot.model import Frame
 
 
-def within_words(frame: Frame) -> str:
-    """Of a library's frame that asked on behalf of the user's own: ``(in torch: torch/optim/adamw.py:120 step)``."""
+def library_frame_text(frame: Frame) -> str:
+    """The library's frame that allocated for the user's own: ``(in torch: torch/optim/adamw.py:120 step)``."""
     if not frame.line:
         return f'(in torch: {frame.name})'
     file = PurePath(in_package(frame.filename))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows with the first and last column to the left, those between to the right."""
+    """Lines of aligned cells: the first and the last column to the left, the others to the right."""
     if not rows:
         return []
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -22,4 +22,5 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def share(part: float, whole: float) -> str:
+    """``'12.5 %'`` for 1 of 8; empty if ``whole`` is 0."""
     return f'{100 * part / whole:.1f} %' if whole else ''

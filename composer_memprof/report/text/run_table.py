@@ -1,4 +1,4 @@
-"""What a person reads in a terminal."""
+"""The terminal output at the end of ``train``: the loss, the artifacts, and what to look at next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from composer_memprof.analysis.run import Artifact, RunResult
 from composer_memprof.messages import human_bytes
 
-#: What to look at first, of what there is.
+#: Kinds of artifacts and the command that shows one, best first.
 _NEXT = (
     ('memory_snapshot', '{command} inspect'),
     ('torch_profiler.summary', 'less -S'),
@@ -27,10 +27,10 @@ _NEXT = (
 
 
 def run_table(result: RunResult) -> RenderableType:
-    """How the loss of a run went, and its artifacts."""
+    """The first and last loss of a run, and its artifacts."""
     folders = sorted({artifact.folder for artifact in result.artifacts})
     where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
-    table = Table(title=Text(f'What {result.run_name} left{where}'), title_justify='left')
+    table = Table(title=Text(f'Artifacts of {result.run_name}{where}'), title_justify='left')
     table.add_column('kind', overflow='fold')
     table.add_column('batch', justify='right')
     table.add_column('size', justify='right', no_wrap=True)
@@ -55,7 +55,7 @@ def run_table(result: RunResult) -> RenderableType:
 
 
 def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
-    """The command that shows most of what the newest artifacts hold."""
+    """The command to run next, on the newest artifact of the best kind."""
     for kind, command in _NEXT:
         paths = [artifact.path for artifact in artifacts if artifact.entry.kind == kind]
         if paths:
@@ -64,19 +64,19 @@ def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
 
 
 def page_to_open(artifacts: Sequence[Artifact]) -> Optional[Path]:
-    """The newest page, of a memory snapshot where there is one."""
+    """The newest page, if possible of a memory snapshot."""
     pages = [artifact for artifact in artifacts if artifact.path.suffix == '.html']
     pages = [page for page in pages if page.entry.kind.startswith('memory_snapshot')] or pages
     return _short(pages[-1].path) if pages else None
 
 
 def _short(path: Path) -> Path:
-    """Relative to where we are, if it lies below."""
+    """Relative to the current folder, if it is inside it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _own_command() -> str:
-    """How this command is called from here: a virtual environment that is not activated has it by its path alone."""
+    """How to call this command: a virtual environment that is not activated needs its path."""
     if shutil.which('composer-memprof') is not None:
         return 'composer-memprof'
     beside_python = Path(sys.executable).parent / 'composer-memprof'

@@ -1,66 +1,73 @@
-"""A window of saved tensors as a plain-text table."""
+"""The saved tensors of a window as a plain-text table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from composer_memprof.messages import human_bytes
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensors
+from composer_memprof.report.text.head import WindowHead
 from composer_memprof.report.text.plain_columns import columns, share
 
-_ROWS = 20
+_MAX_ROWS = 20
 
 
-def saved_tensors_text(data: Mapping[str, Any]) -> str:
-    """The JSON of ``SavedTensorsHook`` for people; of long lists the first rows."""
-    total = data['total_bytes']
+def saved_tensors_text(head: WindowHead, saved: SavedTensors) -> str:
+    """The totals and lists as tables. Of a long list, the first 20 rows."""
+    total = saved.total_bytes
     lines = [
-        f'Saved for backward on rank {data["rank"]}, in batch {data["largest_batch"]}, '
-        f'the largest of {len(data["batches"])} recorded',
+        f'Tensors saved for backward on rank {head.rank}, batch {saved.largest_batch} '
+        f'(the largest of {len(saved.batches)} recorded)',
         '',
-        *columns(
-            [
-                ('activations', human_bytes(total), f'{total} B, each storage once, over {data["forwards"]} forward calls'),
-                ('their peak', human_bytes(data['peak_bytes']), 'held at one time'),
-                ('recomputed', human_bytes(data['recomputed_bytes']), 'in the backward pass, by checkpoints'),
-                ('parameters', human_bytes(data['parameter_bytes']), ''),
-                ('buffers', human_bytes(data['buffer_bytes']), ''),
-                ('inputs', human_bytes(data['input_bytes']), ''),
-                ('packed', human_bytes(data['packed_bytes']), "every save but a Parameter's, also of the same storage"),
-                ('left over', human_bytes(data['left_bytes']), 'still held when the batch was over'),
-            ]
-        ),
-    ]  # fmt: skip
+        *columns(_totals(saved)),
+    ]
     for title, rows in (
-        ('By module (without its submodules)', [(_name(row), row['bytes'], row['type']) for row in data['modules']]),
-        ('By operation', [(row['name'], row['bytes'], '') for row in data['operations']]),
+        (
+            'By module, without its submodules',
+            [(_module(module.name), module.bytes, module.type) for module in saved.modules],
+        ),
+        ('By operation', [(operation.name, operation.bytes, '') for operation in saved.operations]),
         (
             'By dtype and shape',
-            [(f'{row["dtype"]} {list(row["shape"])}', row['bytes'], row['device']) for row in data['shapes']],
+            [(f'{shape.dtype} {list(shape.shape)}', shape.bytes, shape.device) for shape in saved.shapes],
         ),
     ):
         lines += _section(title, [(name, size, share(size, total), more) for name, size, more in rows if size])
     lines += _section(
-        'What checkpointing one module would free, and about what running it again costs',
+        'Checkpointing one module: memory it frees, and time of the extra forward pass',
         [
-            (_name(row), row['frees_bytes'], share(row['frees_bytes'], total), f'{row["recompute_ms"]:.2f} ms')
-            for row in data['checkpoints']
+            (_module(each.name), each.frees_bytes, share(each.frees_bytes, total), f'{each.recompute_ms:.2f} ms')
+            for each in saved.checkpoints
         ],
     )
-    if data['unseen']:
-        lines += ['', 'Not seen']
-        for what, names in data['unseen'].items():
-            lines.append(f'  {what}' + (f': {", ".join(name or "(the model)" for name in names)}' if names else ''))
+    if saved.unseen:
+        lines += ['', 'Not visible to the hooks']
+        for what, names in saved.unseen.items():
+            lines.append(f'  {what}' + (f': {", ".join(map(_module, names))}' if names else ''))
     return '\n'.join(lines) + '\n'
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return row['name'] or '(the model)'
+def _totals(saved: SavedTensors) -> list[tuple[str, str, str]]:
+    total = saved.total_bytes
+    return [
+        ('activations', human_bytes(total), f'{total} B, each storage once; forward calls: {saved.forwards}'),
+        ('peak', human_bytes(saved.peak_bytes), 'activations held at one time'),
+        ('recomputed', human_bytes(saved.recomputed_bytes), 'saved again in backward by checkpoints'),
+        ('parameters', human_bytes(saved.parameter_bytes), ''),
+        ('buffers', human_bytes(saved.buffer_bytes), ''),
+        ('inputs', human_bytes(saved.input_bytes), ''),
+        ('packed', human_bytes(saved.packed_bytes), 'every save except of a Parameter; one storage may count several times'),
+        ('left over', human_bytes(saved.left_bytes), 'still held after the batch'),
+    ]  # fmt: skip
+
+
+def _module(name: str) -> str:
+    return name or '(the model)'
 
 
 def _section(title: str, rows: Sequence[tuple[str, int, str, str]]) -> list[str]:
     if not rows:
         return []
-    shown = [(name, human_bytes(size), share, more) for name, size, share, more in rows[:_ROWS]]
-    rest = [f'  … and {len(rows) - _ROWS} more'] if len(rows) > _ROWS else []
+    shown = [(name, human_bytes(size), part, more) for name, size, part, more in rows[:_MAX_ROWS]]
+    rest = [f'  … and {len(rows) - _MAX_ROWS} more'] if len(rows) > _MAX_ROWS else []
     return ['', title, *columns(shown), *rest]

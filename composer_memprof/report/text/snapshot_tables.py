@@ -1,4 +1,4 @@
-"""What a person reads in a terminal of a snapshot, and of two: the answer first, then what fills it, then the rest."""
+"""The terminal output of ``inspect`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from rich.table import Table
 from rich.text import Text
 
 from composer_memprof.analysis.memory.attribution import PlaceShare
-from composer_memprof.analysis.memory.diff import DeviceDiff, Diff
+from composer_memprof.analysis.memory.diff import CategoryChange, DeviceDiff, Diff
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
 from composer_memprof.analysis.snapshot.model import Frame
 from composer_memprof.messages import human_bytes
-from composer_memprof.report.text.places import within_words
+from composer_memprof.report.text.places import library_frame_text
+from composer_memprof.vocabulary import CATEGORY_LABELS
 
-_STACKS, _MODULES, _GROWING = 12, 8, 3
-#: Shares below which there is nothing to say: of what is reserved, of the peak.
+#: Most places, modules and growing places.
+_PLACES, _MODULES, _GROWING = 12, 8, 3
+#: Shares that are not shown if smaller: idle memory of the reserved; rounding, blocks not freed and a place of the peak.
 _IDLE, _ROUNDING, _HELD, _SMALL = 0.05, 0.02, 0.01, 0.005
-#: Frames of a stack that are shown, and how far what belongs to a size is indented.
+#: Most frames of a stack, and the indentation of lines below a size.
 _FRAMES, _UNDER = 4, 20
 
 
-def report_text(answer: SnapshotReport) -> RenderableType:
-    """What ``inspect`` prints."""
+def report_text(report: SnapshotReport) -> RenderableType:
+    """The output of ``inspect``."""
     parts: list[RenderableType] = []
-    if answer.oom is not None:
-        parts += [_oom(answer.oom), Text()]
-    elif answer.error:
-        parts += [Text(f'Taken for {answer.error}', style='bold'), Text()]
-    for device in sorted(answer.devices, key=lambda device: -device.peak.bytes):
+    if report.oom is not None:
+        parts += [_oom(report.oom), Text()]
+    elif report.error:
+        parts += [Text(f'The training ended with {report.error}', style='bold'), Text()]
+    for device in sorted(report.devices, key=lambda device: -device.peak.bytes):
         parts += _device(device)
-    parts += [Text(note, style='dim') for note in answer.notes]
+    parts += [Text(note, style='dim') for note in report.notes]
     return Group(*parts)
 
 
 def diff_text(found: Diff) -> RenderableType:
-    """What ``diff`` prints."""
+    """The output of ``diff``."""
     parts: list[RenderableType] = []
     for device in found.devices:
         parts += _device_diff(device)
@@ -52,13 +54,13 @@ def diff_text(found: Diff) -> RenderableType:
 def _device(device: DeviceReport) -> Iterator[RenderableType]:
     peak, failed = device.peak, device.at_failure
     if failed is not None and failed.event != peak.event:
-        yield from _moment(f'When it failed, device {device.device}: {human_bytes(failed.bytes)} allocated', failed, [])
-    reserved = [] if device.reserved_peak is None else [f'{human_bytes(device.reserved_peak)} reserved at most']
-    yield from _moment(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated', peak, reserved)
+        yield from _peak(f'At the failure on device {device.device}: {human_bytes(failed.bytes)} allocated', failed, [])
+    reserved = [] if device.reserved_peak is None else [f'at most {human_bytes(device.reserved_peak)} reserved']
+    yield from _peak(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated', peak, reserved)
     if any(share.module for share in peak.modules):
         yield Text('By module', style='bold')
         for module in peak.modules[:_MODULES]:
-            yield _indented(_sized(module.bytes, peak.bytes, module.module or 'none, or not known'))
+            yield _indented(_sized(module.bytes, peak.bytes, module.module or 'none or unknown'))
         yield from _rest('modules', [module.bytes for module in peak.modules[_MODULES:]])
         yield Text()
     yield from _idle(device)
@@ -67,28 +69,28 @@ def _device(device: DeviceReport) -> Iterator[RenderableType]:
     yield from _growth(device)
 
 
-def _moment(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableType]:
-    """What was allocated at one moment, by category and by place."""
+def _peak(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableType]:
+    """The allocated blocks by category and by place."""
     yield Text(title, style='bold')
-    when = _place(peak.batch, peak.phase)
+    when = _when(peak.batch, peak.phase)
+    when.append(f'event {peak.event} of {peak.events}')
     if peak.time_us is not None:
-        when.append(f'{peak.time_us / 1000:.1f} ms from the start')
-    when.append(f'after event {peak.event} of {peak.events}')
+        when.append(f'{peak.time_us / 1000:.1f} ms after the first')
     yield _indented(Text(', '.join(when)))
     for line in more:
         yield _indented(Text(line))
     yield Text()
 
-    yield Text('What it was', style='bold')
+    yield Text('By category', style='bold')
     for share in peak.categories:
-        yield _indented(_sized(share.bytes, peak.bytes, _words(share.category)))
+        yield _indented(_sized(share.bytes, peak.bytes, _label(share.category)))
         for rule in share.rules:
-            told = rule.rule if len(share.rules) == 1 else f'{human_bytes(rule.bytes)} {rule.rule}'
-            yield Padding(Text(told, style='dim'), (0, 0, 0, _UNDER), expand=False)
+            reason = rule.rule if len(share.rules) == 1 else f'{human_bytes(rule.bytes)} {rule.rule}'
+            yield Padding(Text(reason, style='dim'), (0, 0, 0, _UNDER), expand=False)
     yield Text()
 
-    yield Text('Where it was asked for', style='bold')
-    yield from _holders(peak.holders, peak.bytes)
+    yield Text('By place in the code', style='bold')
+    yield from _places(peak.holders, peak.bytes)
     yield Text()
 
 
@@ -96,25 +98,25 @@ def _idle(device: DeviceReport) -> Iterator[RenderableType]:
     lost = device.fragmentation
     if lost is None or lost.idle <= _IDLE * lost.reserved:
         return
-    yield Text('Reserved and in no use at the peak', style='bold')
+    yield Text('Reserved but not used at the peak', style='bold')
     text = f'{human_bytes(lost.idle)} of {human_bytes(lost.reserved)}'
     if lost.idle_segments is not None and lost.holes is not None and lost.largest_hole is not None:
         text += (
             f': {human_bytes(lost.idle_segments)} in empty segments, {human_bytes(lost.holes)} between blocks. '
-            f'The largest request it could have served: {human_bytes(lost.largest_hole)}.'
+            f'Largest allocation that fits there: {human_bytes(lost.largest_hole)}.'
         )
     yield _indented(Text(text))
     if lost.growing:
-        yield _indented(Text('What made the allocator ask the device for more:'))
-    for growing in lost.growing[:_GROWING]:
-        idle = f', while up to {human_bytes(growing.idle)} lay idle' if growing.idle else ''
-        yield _indented(Text(f'{human_bytes(growing.bytes)} in {_count(growing.times, "segment")}{idle}'))
-        yield _frames(growing.frames, growing.folded, growing.within)
+        yield _indented(Text('Allocations that made the allocator reserve more:'))
+    for place in lost.growing[:_GROWING]:
+        idle = f', while up to {human_bytes(place.idle)} were not used' if place.idle else ''
+        yield _indented(Text(f'{human_bytes(place.bytes)} in {_count(place.times, "segment")}{idle}'))
+        yield _frames(place.frames, place.folded, place.within)
     yield Text()
 
 
 def _pools(device: DeviceReport) -> Iterator[RenderableType]:
-    """Where there are others than the allocator's own two on one stream: they do not lend memory to each other."""
+    """Shown if there is more than the two default pools on one stream: pools and streams share no free memory."""
     if all(pool.pool in ('', 'small', 'large') and pool.stream == device.pools[0].stream for pool in device.pools):
         return
     yield Text('Reserved at the end, by pool and stream', style='bold')
@@ -128,35 +130,35 @@ def _pools(device: DeviceReport) -> Iterator[RenderableType]:
 def _rounding(device: DeviceReport) -> Iterator[RenderableType]:
     added = device.rounded_at_end - device.requested_at_end
     if added > _ROUNDING * device.rounded_at_end:
-        yield Text('Lost to rounding', style='bold')
+        yield Text('Lost to rounding up', style='bold')
         size, whole = human_bytes(added), human_bytes(device.rounded_at_end)
-        yield _indented(Text(f'{size} of the {whole} in blocks at the end: more than was asked for'))
+        yield _indented(Text(f'{size} of the {whole} in blocks at the end were not requested'))
         yield Text()
 
 
 def _growth(device: DeviceReport) -> Iterator[RenderableType]:
     growth = device.growth
     if growth.steady is not None:
-        batches = f'with every batch from {growth.batches[0]} to {growth.batches[-1]}'
+        batches = f'in every batch from {growth.batches[0]} to {growth.batches[-1]}'
         if growth.steady:
-            yield Text(f'Steady: nothing grew {batches}')
+            yield Text(f'Steady: no place in the code grew {batches}')
         else:
             yield Text(f'Growing {batches}', style='bold')
         for place in growth.growing[:_GROWING]:
-            size = f'{human_bytes(place.per_batch)} a batch, to {human_bytes(place.at_end[-1])}'
+            size = f'{human_bytes(place.per_batch)} per batch, {human_bytes(place.at_end[-1])} at the end'
             yield _indented(Text(size))
             yield _frames(place.frames, place.folded, place.within)
         yield from _rest('places', [place.at_end[-1] for place in growth.growing[_GROWING:]])
         yield Text()
     if growth.held_bytes > _HELD * device.peak.bytes:
-        yield Text('Still held at the end, and no parameter, gradient or optimizer state', style='bold')
-        yield from _holders(growth.held, growth.held_bytes, _GROWING)
+        yield Text('Not freed at the end, without parameters, buffers, gradients and optimizer state', style='bold')
+        yield from _places(growth.held, growth.held_bytes, _GROWING)
         yield Text()
 
 
 def _oom(oom: OutOfMemoryEvent) -> RenderableType:
     device = '' if oom.device is None else f' on device {oom.device}'
-    asked = '' if oom.requested is None else f': {human_bytes(oom.requested)} asked for'
+    asked = '' if oom.requested is None else f': {human_bytes(oom.requested)} requested'
     parts: list[RenderableType] = [Text(f'Out of memory{device}{asked}', style='bold red')]
     sizes = [
         f'{human_bytes(size)} {name}'
@@ -164,10 +166,10 @@ def _oom(oom: OutOfMemoryEvent) -> RenderableType:
         if size is not None
     ]
     if oom.total is not None:
-        sizes.append(f'of {human_bytes(oom.total)} in all')
-    for words in (_place(oom.batch, oom.phase), sizes):
-        if words:
-            parts.append(_indented(Text(', '.join(words))))
+        sizes.append(f'{human_bytes(oom.total)} in total')
+    for line in (_when(oom.batch, oom.phase), sizes):
+        if line:
+            parts.append(_indented(Text(', '.join(line))))
     if oom.message:
         parts.append(_indented(Text(oom.message, overflow='fold')))
     if oom.asked:
@@ -175,29 +177,29 @@ def _oom(oom: OutOfMemoryEvent) -> RenderableType:
     return Group(*parts)
 
 
-def _holders(holders: Sequence[PlaceShare], whole: int, most: int = _STACKS) -> Iterator[RenderableType]:
-    most = min(most, max(sum(holder.bytes >= _SMALL * whole for holder in holders), 1))
-    for holder in holders[:most]:
-        before = ', made earlier' if holder.before else ''
-        what = f'{_words(holder.category)}, {_count(holder.blocks, "block")}{before}'
-        yield _indented(_sized(holder.bytes, whole, what))
-        yield _frames(holder.frames, holder.folded, holder.within, holder.module)
-    yield from _rest('places', [holder.bytes for holder in holders[most:]])
+def _places(places: Sequence[PlaceShare], whole: int, most: int = _PLACES) -> Iterator[RenderableType]:
+    most = min(most, max(sum(place.bytes >= _SMALL * whole for place in places), 1))
+    for place in places[:most]:
+        before = ', from before the recording' if place.before else ''
+        what = f'{_label(place.category)}, {_count(place.blocks, "block")}{before}'
+        yield _indented(_sized(place.bytes, whole, what))
+        yield _frames(place.frames, place.folded, place.within, place.module)
+    yield from _rest('places', [place.bytes for place in places[most:]])
 
 
 def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None, module: str = '') -> RenderableType:
-    unknown = f'no stack, while {module} ran' if module else 'no stack was recorded'
+    unknown = f'no stack; module {module} ran' if module else 'no stack recorded'
     lines = [Text(text, overflow='fold') for text in [_frame(frame) for frame in frames[:_FRAMES]] or [unknown]]
     if within is not None:
-        lines.insert(0, Text(within_words(within), style='dim', overflow='fold'))
+        lines.insert(0, Text(library_frame_text(within), style='dim', overflow='fold'))
     folded += len(frames[_FRAMES:])
     if folded:
-        lines.append(Text(f'… {_count(folded, "frame")}, of torch or further out'))
+        lines.append(Text(f'… {_count(folded, "more frame")}'))
     return Padding(Group(*lines), (0, 0, 0, 6), expand=False)
 
 
 def _frame(frame: Frame) -> str:
-    """The file with its folder, which tells most files apart and leaves room for the rest."""
+    """The file with its folder, which is enough to tell most files apart."""
     path = PurePath(frame.filename)
     return f'{PurePath(*path.parts[-2:])}:{frame.line} {frame.name}' if frame.line else f'{frame.filename} {frame.name}'
 
@@ -209,48 +211,43 @@ def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
     yield _indented(Text(f'{human_bytes(device.before)} before, {human_bytes(device.after)} after'))
     if device.reserved_before is not None and device.reserved_after is not None:
         before, after = human_bytes(device.reserved_before), human_bytes(device.reserved_after)
-        yield _indented(Text(f'reserved at most: {before} before, {after} after'))
+        yield _indented(Text(f'at most {before} reserved before, {after} after'))
     yield Text()
     changed = [category for category in device.categories if category.bytes]
     places = [place for place in device.places if place.bytes]
     if not changed and not places:
         return
-    table = _table('By category')
-    for name in ('change', 'before', 'after'):
-        _column(table, name, 'right')
-    _column(table, 'category')
-    for category in changed:
-        sizes = (human_bytes(category.before), human_bytes(category.after))
-        table.add_row(_signed(category.bytes), *sizes, _words(category.category))
-    yield table
+    yield _by_category(changed)
     yield Text()
-    yield Text('By where it was asked for', style='bold')
-    for place in places[:_STACKS]:
+    yield Text('By place in the code', style='bold')
+    for place in places[:_PLACES]:
         blocks = f'{place.blocks_before} to {_count(place.blocks_after, "block")}'
-        line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_words(place.category)}, {blocks}')
+        line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_label(place.category)}, {blocks}')
         yield _indented(line)
         yield _frames(place.frames, place.folded, place.within)
-    yield from _rest('places', [place.bytes for place in places[_STACKS:]])
+    yield from _rest('places', [place.bytes for place in places[_PLACES:]])
     yield Text()
 
 
-def _place(batch: Optional[int], phase: str) -> list[str]:
+def _when(batch: Optional[int], phase: str) -> list[str]:
     return [*([] if batch is None else [f'batch {batch}']), *([phase] if phase else [])]
 
 
 def _rest(what: str, sizes: Sequence[int]) -> Iterator[RenderableType]:
     if sizes:
-        yield _indented(Text(f'and {human_bytes(sum(sizes))} of {len(sizes)} further {what}', style='dim'))
+        yield _indented(Text(f'and {human_bytes(sum(sizes))} in {len(sizes)} more {what}', style='dim'))
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style='bold'), title_justify='left', box=None, show_header=False, padding=(0, 2, 0, 0)
-    )
-
-
-def _column(table: Table, name: str, justify: str = 'left') -> None:
-    table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+def _by_category(changes: Sequence[CategoryChange]) -> Table:
+    title = Text('By category', style='bold')
+    table = Table(title=title, title_justify='left', box=None, header_style='dim', padding=(0, 2, 0, 0))
+    for name in ('change', 'before', 'after'):
+        table.add_column(name, justify='right', no_wrap=True)
+    table.add_column('category', no_wrap=True)
+    for change in changes:
+        sizes = (human_bytes(change.before), human_bytes(change.after))
+        table.add_row(_signed(change.bytes), *sizes, _label(change.category))
+    return table
 
 
 def _indented(text: Text) -> RenderableType:
@@ -258,7 +255,7 @@ def _indented(text: Text) -> RenderableType:
 
 
 def _sized(size: int, whole: int, what: str) -> Text:
-    """``12.8 GiB   25 %  what``, the sizes below each other."""
+    """``  12.8 GiB  25 %  what``, with sizes and shares aligned to the right."""
     return Text.assemble((f'{human_bytes(size):>10}', 'bold'), f'{_share(size, whole):>6}  {what}', overflow='fold')
 
 
@@ -270,8 +267,8 @@ def _signed(change: int) -> str:
     return f'{"+" if change > 0 else ""}{human_bytes(change)}' if change else 'no change'
 
 
-def _words(category: str) -> str:
-    return category.replace('_', ' ')
+def _label(category: str) -> str:
+    return CATEGORY_LABELS.get(category, category)
 
 
 def _count(number: int, what: str) -> str:

@@ -18,16 +18,17 @@ from composer_memprof.analysis.memory.categories import CATEGORIES, RULES
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_of
 from composer_memprof.analysis.memory.fragmentation import is_caching
 from composer_memprof.analysis.memory.frames import is_own, own_frames, within_library
-from composer_memprof.analysis.memory.phases import placed
+from composer_memprof.analysis.memory.phases import batch_and_phase as placed
 from composer_memprof.analysis.memory.segment_map import SegmentMap, segment_map
 from composer_memprof.analysis.memory.snapshot_report import notes_of
-from composer_memprof.analysis.memory.timeline import Lines, Timeline, lines_of, sum_up_smaller, timeline_of
+from composer_memprof.analysis.memory.timeline import AllocationTimeline as Timeline
+from composer_memprof.analysis.memory.timeline import Lines, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.messages import human_bytes
 from composer_memprof.report.html.packed import pack
 from composer_memprof.report.html.pages import CATEGORY_COLORS, PAGES, policy_hash, source
 from composer_memprof.report.html.snapshot.segments import segment_columns, segments_in_words
-from composer_memprof.report.text.places import within_words
+from composer_memprof.report.text.places import library_frame_text as within_words
 
 MAX_BYTES = 5_000_000
 _SCRIPTS = (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from composer_memprof.analysis.memory.segment_map import Group, SegmentMap
-from composer_memprof.analysis.memory.timeline import Timeline
+from composer_memprof.analysis.memory.timeline import AllocationTimeline as Timeline
 from composer_memprof.analysis.snapshot.model import DeviceHistory
 from composer_memprof.messages import human_bytes
 

@@ -1,0 +1,152 @@
+"""Reading the notes that our recorders add to a snapshot, from a file that is not trusted.
+
+The format is :class:`~composer_memprof.recorders.allocations.notes.SnapshotNotes`. Unknown keys are ignored. Of a newer
+version, what this version can't read is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional, TypeVar
+
+import numpy as np
+
+from composer_memprof.analysis.snapshot.model import Meta, Phases, Tensors
+from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+from composer_memprof.analysis.snapshot.untrusted import (
+    Names,
+    rows_of,
+    shown,
+    sizes,
+    text,
+    texts,
+    whole,
+    whole_numbers,
+)
+from composer_memprof.recorders.allocations.notes import KEY, VERSION, OutOfMemory
+from composer_memprof.vocabulary import TENSOR_CATEGORIES
+
+_Part = TypeVar('_Part')
+
+
+@dataclass(frozen=True)
+class ModuleMarks:
+    """Which module runs from each time on: int64 ``time_us`` in ascending order, int32 ``module`` into the names."""
+
+    time_us: np.ndarray
+    module: np.ndarray
+
+    def at(self, times_us: np.ndarray) -> np.ndarray:
+        """The module that runs at each time, int32; 0 before the first mark."""
+        if not len(self.time_us):
+            return np.zeros(len(times_us), dtype=np.int32)
+        mark = np.searchsorted(self.time_us, times_us, side='right') - 1
+        return np.where(mark >= 0, self.module[np.maximum(mark, 0)], 0).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The notes as columns. Each part is empty where the snapshot does not have it."""
+
+    version: int
+    meta: Meta
+    phases: Phases
+    tensors: Tensors
+    modules: ModuleMarks
+    error: str
+    oom: Optional[OutOfMemory]
+
+
+def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
+    """The notes of a snapshot.
+
+    Args:
+        snapshot (dict): as unpickled.
+        modules (Names): numbers the modules' names.
+
+    Raises:
+        SnapshotError: if a value is not what this version of the format has there.
+    """
+    notes = snapshot.get(KEY, {})
+    if type(notes) is not dict:
+        raise SnapshotError(f'its {KEY} must be a mapping, not {shown(notes)}')
+    version = whole(notes, 'version', 1, smallest=1)
+
+    def part(read: Callable[[dict[str, Any]], _Part]) -> _Part:
+        try:
+            return read(notes)
+        except SnapshotError:
+            if version <= VERSION:
+                raise
+            return read({})
+
+    return Notes(
+        version=version,
+        meta=part(_meta),
+        phases=part(_phases),
+        tensors=part(_tensors),
+        modules=part(lambda notes: _module_marks(notes, modules)),
+        error=part(lambda notes: text(notes, 'error')),
+        oom=part(_oom),
+    )
+
+
+def _meta(notes: dict[str, Any]) -> Meta:
+    rank = None if notes.get('rank') is None else whole(notes, 'rank')
+    return Meta(text(notes, 'device'), text(notes, 'torch'), text(notes, 'recorder'), rank)
+
+
+def _phases(notes: dict[str, Any]) -> Phases:
+    rows = rows_of(notes.get('phases'), 'phases', 3)
+    names = texts((row[2] for row in rows), 'phases')
+    known = list(dict.fromkeys(names))
+    codes = {name: code for code, name in enumerate(known)}
+    return Phases(
+        time_us=_ascending([row[0] for row in rows], 'phases'),
+        batch=whole_numbers([row[1] for row in rows], 'batch', smallest=-1),
+        name=np.fromiter((codes[name] for name in names), np.int64, len(names)),
+        names=known,
+    )
+
+
+def _tensors(notes: dict[str, Any]) -> Tensors:
+    rows = rows_of(notes.get('tensors'), 'tensors', 5)
+    categories = [row[3] for row in rows]
+    for category in categories:
+        if type(category) is not str or category not in TENSOR_CATEGORIES:
+            raise SnapshotError(f'a tensor has an unknown category {shown(category)}')
+    names = Names('tensor')
+    return Tensors(
+        time_us=whole_numbers([row[0] for row in rows], 'time_us', smallest=-1),
+        address=whole_numbers([row[1] for row in rows], 'address').astype(np.uint64),
+        size=sizes([row[2] for row in rows], 'bytes'),
+        category=np.array([TENSOR_CATEGORIES.index(category) for category in categories], dtype=np.int8),
+        name=names.indices([row[4] for row in rows]),
+        names=names.names,
+    )
+
+
+def _module_marks(notes: dict[str, Any], modules: Names) -> ModuleMarks:
+    rows = rows_of(notes.get('modules'), 'modules', 2)
+    return ModuleMarks(_ascending([row[0] for row in rows], 'modules'), modules.indices([row[1] for row in rows]))
+
+
+def _oom(notes: dict[str, Any]) -> Optional[OutOfMemory]:
+    oom = notes.get('oom')
+    if oom is None:
+        return None
+    if type(oom) is not dict:
+        raise SnapshotError(f'its oom must be a mapping, not {shown(oom)}')
+    numbers = {
+        key: None if oom.get(key) is None else whole(oom, key)
+        for key in ('device', 'requested', 'allocated', 'reserved', 'free', 'total')
+    }
+    return OutOfMemory(**numbers, message=text(oom, 'message') or None)
+
+
+def _ascending(times_us: list[Any], what: str) -> np.ndarray:
+    times = whole_numbers(times_us, 'time_us', smallest=-1)
+    if len(times) and bool(np.any(np.diff(times) < 0)):
+        raise SnapshotError(f'its {what} must be in order of time')
+    return times

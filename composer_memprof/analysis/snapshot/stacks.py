@@ -1,0 +1,77 @@
+"""Distinct stacks of a snapshot, numbered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from composer_memprof.analysis.snapshot.model import Frame, Stack
+from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+from composer_memprof.analysis.snapshot.untrusted import texts, whole
+
+#: Lists of frames that look alike at three places before all their frames are compared by identity.
+_MOST_ALIKE = 4
+_PLAIN = {str, int, type(None)}
+
+
+class StackIndex:
+    """Numbers each distinct stack; 0 is the empty one. Lists and frames that a pickle shares are read once.
+
+    Lists are identified by ``id``, so they must stay alive as long as this object is used.
+    """
+
+    def __init__(self) -> None:
+        self.stacks: list[Stack] = [()]
+        self._by_stack: dict[Stack, int] = {(): 0}
+        self._frames: dict[int, Frame] = {}
+        # torch writes a new list of shared frames for each event. The first, middle and last frame find the few lists
+        # that may be equal. If they are many, the identities of all frames decide.
+        self._alike: dict[tuple[int, ...], list[tuple[list[Any], int]]] = {}
+        self._by_frames: dict[tuple[int, ...], int] = {}
+
+    def indices(self, lists: list[Any]) -> np.ndarray:
+        """The number of each list of frames, int32."""
+        if not set(map(type, lists)) <= {list}:
+            raise SnapshotError('a stack must be a list of frames')
+        index: dict[int, Any] = {id(frames): frames for frames in lists}
+        for key, frames in index.items():
+            index[key] = self._index(frames)
+        return np.fromiter(map(index.__getitem__, map(id, lists)), np.int32, len(lists))
+
+    def _index(self, frames: list[Any]) -> int:
+        if not frames:
+            return 0
+        count = len(frames)
+        few = (count, id(frames[0]), id(frames[count // 2]), id(frames[-1]))
+        alike = self._alike.get(few)
+        if alike is None:
+            alike = self._alike[few] = []
+        for known, index in alike:
+            if known == frames:
+                return index
+        if len(alike) < _MOST_ALIKE:
+            index = self._new(frames)
+            alike.append((frames, index))
+            return index
+        key = tuple(map(id, frames))
+        found = self._by_frames.get(key)
+        if found is None:
+            found = self._by_frames[key] = self._new(frames)
+        return found
+
+    def _new(self, frames: list[Any]) -> int:
+        stack = tuple(map(self._frame, frames))
+        index = self._by_stack.setdefault(stack, len(self.stacks))
+        if index == len(self.stacks):
+            self.stacks.append(stack)
+        return index
+
+    def _frame(self, frame: Any) -> Frame:
+        known = self._frames.get(id(frame))
+        if known is None:
+            if type(frame) is not dict or not set(map(type, frame.values())) <= _PLAIN:
+                raise SnapshotError('a frame must be a mapping of text and numbers')
+            filename, name = texts((frame.get('filename', '?'), frame.get('name', '?')), 'frames')
+            known = self._frames[id(frame)] = Frame(filename, whole(frame, 'line', 0, smallest=-1), name)
+        return known

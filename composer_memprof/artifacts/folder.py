@@ -1,0 +1,148 @@
+"""The folder of one callback's artifacts: its files' names, here and in the destination, and its manifest.
+
+The only place that picks a name or writes an entry during a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from composer.utils import dist
+
+from composer_memprof.artifacts.containment import inside
+from composer_memprof.artifacts.destinations import Destination
+from composer_memprof.artifacts.files import move_to_new
+from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
+from composer_memprof.artifacts.names import Naming, Stamp
+
+
+@dataclass(frozen=True)
+class ArtifactFile:
+    """What the name and the entry of a file are made from. ``suffix`` includes the codec's."""
+
+    kind: str
+    suffix: str
+    stamp: Stamp
+    naming: Naming
+
+    def name(self, number: int) -> str:
+        """The name relative to the folder; ``number`` above 1 avoids an existing file."""
+        return self.naming.local(self.stamp, self.suffix, number)
+
+
+@dataclass(frozen=True)
+class NumberedName:
+    """The name that a file got, relative to its folder, and the number in it (1 for none)."""
+
+    name: str
+    number: int
+
+
+class ArtifactFolder:
+    """Names files and lists them in the manifest. Nothing is created in it before the first file.
+
+    Args:
+        path (Path): absolute.
+        naming (Naming): of files that have no naming of their own.
+        destination (Destination, optional): where files are uploaded.
+        overwrite (bool): replace files of the same name; otherwise a new file gets ``.2``, ``.3``, …
+    """
+
+    def __init__(self, path: Path, naming: Naming, destination: Optional[Destination], overwrite: bool) -> None:
+        self.path = path
+        self.naming = naming
+        self.destination = destination
+        self.overwrite = overwrite
+        self._rank = dist.get_global_rank()
+        self.manifest = Manifest.acquire(path, self._rank)
+
+    def file(self, kind: str, suffix: str, stamp: Stamp, naming: Optional[Naming]) -> ArtifactFile:
+        return ArtifactFile(kind, suffix, stamp, naming or self.naming)
+
+    def takes_uploads(self) -> bool:
+        """True if a destination accepts files."""
+        return self.destination is not None and self.destination.accepts_files()
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def free_number(self, files: Sequence[ArtifactFile]) -> int:
+        """The first number that is free for all ``files``, so that a window's files have the same one."""
+        number = 1
+        while not self.overwrite and any((self.path / file.name(number)).exists() for file in files):
+            number += 1
+        return number
+
+    def publish(self, file: ArtifactFile, source: Path, number: int) -> NumberedName:
+        """Rename ``source``, a complete file, to its name, or the next one that is free."""
+        while True:
+            name = file.name(number)
+            target = inside(self.path, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if self.overwrite:
+                os.replace(source, target)
+                return NumberedName(name, number)
+            try:
+                move_to_new(source, target)
+            except FileExistsError:
+                number += 1
+                continue
+            return NumberedName(name, number)
+
+    def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:
+        """Create an empty file under its name, or the next one that is free; returns its descriptor and name."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if self.overwrite else os.O_EXCL)
+        number = 1
+        while True:
+            name = file.name(number)
+            target = inside(self.path, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return os.open(target, flags, 0o644), NumberedName(name, number)
+            except FileExistsError:
+                number += 1
+
+    def _remote_name(self, file: ArtifactFile, name: NumberedName) -> Optional[str]:
+        if not self.takes_uploads():
+            return None
+        remote = file.naming.in_store(file.stamp, file.suffix, name.number, name.name)
+        return remote.lstrip('/') if remote is not None else None
+
+    # -- the manifest -------------------------------------------------------------------------------------------
+
+    def open_entry(self, file: ArtifactFile, name: NumberedName) -> Entry:
+        """The entry of a file that still grows."""
+        return self._entry(file, name.name, 'open', self._remote_name(file, name))
+
+    def saved_entry(self, file: ArtifactFile, name: NumberedName, size: int, sha256: str) -> Entry:
+        return self._entry(file, name.name, 'saved', self._remote_name(file, name), size, sha256)
+
+    def failed_entry(self, file: ArtifactFile) -> Entry:
+        return self._entry(file, file.name(1), 'failed')
+
+    def removed_entry(self, file: ArtifactFile, name: NumberedName) -> Entry:
+        return self._entry(file, name.name, 'removed')
+
+    def _entry(
+        self,
+        file: ArtifactFile,
+        path: str,
+        status: Status,
+        remote: Optional[str] = None,
+        size: Optional[int] = None,
+        sha256: Optional[str] = None,
+    ) -> Entry:
+        timestamp, run_name = file.stamp.timestamp, file.stamp.run_name
+        epoch, batch = timestamp.epoch.value, timestamp.batch.value
+        return Entry(file.kind, path, remote, size, sha256, self._rank, run_name, epoch, batch, status)
+
+    def record(self, entry: Entry) -> None:
+        """Append ``entry`` to the manifest."""
+        self.manifest.append(entry)
+
+    def record_in_any_process(self, entry: Entry) -> None:
+        """Append ``entry`` from here or from a forked child, in which the manifest's lock may be held for good."""
+        append_line(self.manifest.path, entry)

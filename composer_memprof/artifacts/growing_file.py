@@ -1,0 +1,113 @@
+"""A file that grows line by line and can be read at any time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Optional
+
+from composer_memprof.artifacts.files import link, sync_and_digest
+from composer_memprof.artifacts.folder import ArtifactFolder
+from composer_memprof.artifacts.manifest import Entry
+from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, write_parts
+
+#: Called with the parts, stamp and results of a window that was written.
+OnWritten = Callable[[Sequence[Part], Stamp, Sequence[WrittenFile]], None]
+
+
+class GrowingFile:
+    """Lines appended to a file that exists from the start. Get it from :meth:`ArtifactStore.grow`.
+
+    Args:
+        folder (ArtifactFolder): that takes the file.
+        writer (Writer): runs what takes time on its worker thread.
+        on_written (Callable): called with the complete file, to upload and keep it.
+        kind (str): in the manifest.
+        suffix (str): of its name.
+        stamp (Stamp): the batch in its name.
+        compress (bool): compress it once it is complete.
+        naming (Naming, optional): if it differs from the folder's.
+    """
+
+    def __init__(
+        self,
+        folder: ArtifactFolder,
+        writer: Writer,
+        on_written: OnWritten,
+        kind: str,
+        suffix: str,
+        stamp: Stamp,
+        *,
+        compress: bool,
+        naming: Optional[Naming],
+    ) -> None:
+        self._folder = folder
+        self._writer = writer
+        self._on_written = on_written
+        self._stamp = stamp
+        self._file = folder.file(kind, suffix, stamp, naming)
+        self._lock = threading.Lock()
+        self._descriptor: Optional[int]
+        self._descriptor, self._name = folder.create(self._file)
+        path = self.path
+        self._part = Part(kind, suffix, lambda target: shutil.copyfile(path, target), compress, naming)
+        entry = folder.open_entry(self._file, self._name)
+        writer.run(lambda: self._record_open(entry))
+
+    def _record_open(self, entry: Entry) -> None:
+        with self._lock:
+            if self._descriptor is not None:  # else it is complete, and its last entry must not be `open`
+                self._folder.record(entry)
+
+    def write(self, line: str) -> None:
+        """Append ``line`` whole, from any thread. Does nothing after the close."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.write(self._descriptor, line.encode() + b'\n')
+
+    @property
+    def path(self) -> Path:
+        """For a tool that writes to the file itself, instead of :meth:`write`."""
+        return self._folder.path / self._name.name
+
+    def link_to(self, target: Path) -> None:
+        """Give the file a second name. Use it as a ``Part.write``, then :meth:`drop` the file."""
+        link(self.path, target)
+
+    def drop(self) -> None:
+        """Remove the file and list it as removed: its content is saved elsewhere or not wanted."""
+        descriptor = self._take_descriptor()
+        if descriptor is not None:
+            os.close(descriptor)
+        self._remove()
+
+    def close(self) -> None:
+        """Complete the file: it is listed as saved, and uploaded."""
+        descriptor = self._take_descriptor()
+        if descriptor is None:
+            return
+        os.close(descriptor)
+        self._writer.run(self._finish)
+
+    def _take_descriptor(self) -> Optional[int]:
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
+        return descriptor
+
+    def _remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._folder.record(self._folder.removed_entry(self._file, self._name))
+
+    def _finish(self) -> None:
+        if self._part.compress:
+            self._on_written([self._part], self._stamp, list(write_parts(self._folder, [self._part], self._stamp)))
+            self._remove()
+            return
+        size, sha256 = sync_and_digest(self.path)
+        entry = self._folder.saved_entry(self._file, self._name, size, sha256)
+        self._folder.record(entry)
+        self._on_written([self._part], self._stamp, [WrittenFile(entry)])

@@ -1,0 +1,201 @@
+"""Writes the files of a window: each one whole, under its name, listed in the manifest.
+
+This happens in a forked child if possible, because it computes; one window at a time, on behalf of a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.artifacts.child import CHILD_TIMEOUT_S, Child, ReadAtFork, fork
+from composer_memprof.artifacts.compression import add_suffix, codec_for, compress_file
+from composer_memprof.artifacts.exiting import exiting
+from composer_memprof.artifacts.failures import Failures
+from composer_memprof.artifacts.files import sync_and_digest
+from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
+from composer_memprof.artifacts.manifest import Entry
+from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.worker_thread import Job, WorkerThread
+
+#: Shared by all stores. A job holds recorded data until it is written, so that few may wait.
+_thread = WorkerThread('memprof-writer', capacity=4)
+
+
+def fork_next_writer() -> None:
+    """Fork the child that writes the next window if the last one is done. Call it often on the training thread."""
+    _thread.prepare_next()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a window.
+
+    Args:
+        kind (str): in the manifest: ``memory_snapshot``, ``memory_snapshot.page``.
+        suffix (str): of its name.
+        write (Callable): writes the whole file to the path it is given. It may run in a forked child.
+        compress (bool): compress what was written, and append the codec's suffix to the name.
+        naming (Naming, optional): if it differs from the store's.
+    """
+
+    kind: str
+    suffix: str
+    write: Callable[[Path], object]
+    compress: bool = False
+    naming: Optional[Naming] = None
+
+    def file_in(self, folder: ArtifactFolder, stamp: Stamp) -> ArtifactFile:
+        return folder.file(self.kind, add_suffix(self.suffix, self.compress), stamp, self.naming)
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """The entry of a part that was written, or the error.
+
+    ``folder_is_lost``: the folder takes no file, so the other parts would fail too.
+    """
+
+    entry: Optional[Entry] = None
+    error: str = ''
+    folder_is_lost: bool = False
+
+
+def write_parts(folder: ArtifactFolder, parts: Sequence[Part], stamp: Stamp) -> Iterator[WrittenFile]:
+    """Write each part whole under a hidden name, give it its own name, list it in the manifest."""
+    files = [part.file_in(folder, stamp) for part in parts]
+    number = folder.free_number(files)
+    for part, file in zip(parts, files):
+        yield _write_part(folder, part, file, number)
+
+
+def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> WrittenFile:
+    try:
+        hidden, size, sha256 = _write_hidden(folder.path, part)
+    except Exception as error:  # the other parts are still written
+        return WrittenFile(error=f'{type(error).__name__}: {error}')
+    try:
+        name = folder.publish(file, hidden, number)
+        entry = folder.saved_entry(file, name, size, sha256)
+        folder.record_in_any_process(entry)
+    except OSError as error:
+        return WrittenFile(error=str(error), folder_is_lost=True)
+    finally:
+        hidden.unlink(missing_ok=True)
+    return WrittenFile(entry)
+
+
+def _write_hidden(folder: Path, part: Part) -> tuple[Path, int, str]:
+    """Write a part to the disk under a hidden name; returns its path, size in bytes and sha256."""
+    target = folder / f'.{part.kind}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+    codec = codec_for(part.compress)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write(target)
+        if codec is not None:
+            compressed = target.with_suffix(codec.suffix)
+            compress_file(target, compressed, codec)
+            target.unlink()
+            target = compressed
+        return (target, *sync_and_digest(target))
+    except BaseException:
+        for leftover in folder.glob(f'{target.stem}*'):  # torch also writes a temporary file next to it
+            leftover.unlink(missing_ok=True)
+        raise
+
+
+class Writer:
+    """Writes the windows of one store.
+
+    Args:
+        folder (ArtifactFolder): that takes the files.
+        failures (Failures): warns if that fails.
+    """
+
+    def __init__(self, folder: ArtifactFolder, failures: Failures) -> None:
+        self._folder = folder
+        self._failures = failures
+        _thread.acquire()
+
+    def write(
+        self,
+        parts: Sequence[Part],
+        stamp: Stamp,
+        on_written: Callable[[Sequence[WrittenFile]], None],
+        *,
+        inline: bool,
+        read_at_fork: Optional[ReadAtFork],
+    ) -> None:
+        """Write a window's files, then call ``on_written`` with the result, in the order of ``parts``."""
+        window = _WindowWriting(self._folder, parts, stamp)
+
+        def finish() -> None:
+            self._failures.guard(lambda: on_written(window.results()))
+
+        self._failures.guard(self._folder.manifest.open)
+        if inline or exiting():
+            finish()
+        elif read_at_fork is not None:
+            if not window.fork(read_at_fork):
+                read_at_fork.read()
+            _thread.submit(Job(finish, owner=self))
+        else:
+            _thread.submit(Job(finish, owner=self, prepare=window.fork))
+            _thread.prepare_next()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run ``work`` on the worker thread, after the windows before it."""
+        _thread.submit(Job(lambda: self._failures.guard(work), owner=self))
+
+    def has_room(self) -> bool:
+        """True if another window can be queued."""
+        return _thread.has_room(self)
+
+    def wait(self, deadline: float) -> None:
+        """Wait for queued windows until ``deadline`` on the monotonic clock."""
+        _thread.wait(self, deadline)
+
+    def release(self) -> None:
+        _thread.release()
+
+
+class _WindowWriting:
+    """The writing of one window: forked on the training thread, waited for on the worker thread."""
+
+    def __init__(self, folder: ArtifactFolder, parts: Sequence[Part], stamp: Stamp) -> None:
+        self._folder = folder
+        self._parts = parts
+        self._stamp = stamp
+        self._child: Optional[Child] = None
+
+    def fork(self, read_at_fork: Optional[ReadAtFork] = None) -> bool:
+        """Start to write in a child; False if none can be forked."""
+        self._child = fork(
+            lambda: (asdict(file) for file in write_parts(self._folder, self._parts, self._stamp)), read_at_fork
+        )
+        return self._child is not None
+
+    def results(self) -> list[WrittenFile]:
+        """Wait for the child, or write here if there is none."""
+        if self._child is None:
+            return list(write_parts(self._folder, self._parts, self._stamp))
+        return self._results_of(self._child)
+
+    def _results_of(self, child: Child) -> list[WrittenFile]:
+        """What killed a child is not tried again here: it could kill the training too."""
+        written = [_written_file(result) for result in child.results(CHILD_TIMEOUT_S)]
+        missing = len(self._parts) - len(written)
+        if missing:
+            for leftover in self._folder.path.glob(f'.*.{child.pid}.*'):
+                leftover.unlink(missing_ok=True)
+        error = f'the process that wrote it died or took longer than {CHILD_TIMEOUT_S:g} s'
+        return [*written, *[WrittenFile(error=error)] * missing]
+
+
+def _written_file(result: dict[str, Any]) -> WrittenFile:
+    entry = result.pop('entry')
+    return WrittenFile(None if entry is None else Entry(**entry), **result)

@@ -1,0 +1,96 @@
+"""The base class of all schedules."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Optional, Union
+
+from composer.core import State
+from composer.profiler import ProfilerAction
+
+from composer_memprof.schedule.clocks import Clock
+from composer_memprof.schedule.composer import ComposerView
+from composer_memprof.schedule.cursor import Cursor
+from composer_memprof.schedule.spans import Span
+
+ScheduleFunction = Callable[[State], ProfilerAction]
+ScheduleInput = Union['Schedule', ScheduleFunction, Mapping[str, Any]]
+
+
+class Schedule(ABC):
+    """Which batches to record. Combine with ``&`` (both), ``|`` (either), ``~`` (all other batches).
+
+    As a callable it is a ``prof_schedule`` for Composer's own :class:`~composer.profiler.Profiler`: exact in ``ba``. In
+    other units the save may be one batch late, ``skip`` counts from 0, and only training is recorded.
+
+    >>> from composer_memprof.schedule import on_ranks, window
+    >>> schedule = window(active='3ba', skip='1ba', warmup='1ba') & on_ranks(0)
+    """
+
+    _composer_view: Optional[ComposerView] = None
+
+    @abstractmethod
+    def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
+        """A cursor that counts from the clock's time now. ``state`` gives the length of training for ``dur``."""
+
+    @abstractmethod
+    def spans(self) -> Iterator[Span]:
+        """Every length of time in it."""
+
+    def parts(self) -> Iterator[Schedule]:
+        """The schedules that it combines; itself if it is no combination."""
+        yield self
+
+    def may_run_on(self, rank: int) -> bool:
+        """False if ``rank`` never records."""
+        del rank  # every rank may, unless a subclass says otherwise
+        return True
+
+    def named_ranks(self) -> frozenset[int]:
+        """The ranks that are named in it."""
+        return frozenset()
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """True if its windows have an end, so that a run that ends inside a window cuts it short."""
+        return True
+
+    def without_skip(self) -> Optional[Schedule]:
+        """If it has one window only: the same window without ``skip``. Otherwise None."""
+        return None
+
+    @property
+    def counts_only_batches(self) -> bool:
+        return all(span.unit == 'ba' for span in self.spans())
+
+    def __and__(self, other: ScheduleInput) -> Schedule:
+        return _algebra().both(self, other)
+
+    def __rand__(self, other: ScheduleInput) -> Schedule:
+        return _algebra().both(other, self)
+
+    def __or__(self, other: ScheduleInput) -> Schedule:
+        return _algebra().either(self, other)
+
+    def __ror__(self, other: ScheduleInput) -> Schedule:
+        return _algebra().either(other, self)
+
+    def __invert__(self) -> Schedule:
+        return _algebra().Not(self)
+
+    def __call__(self, state: State) -> ProfilerAction:
+        """The action for the batch about to start. Composer's profiler asks several times for the same batch."""
+        view = self._composer_view
+        if view is None or not view.is_of(state):
+            view = ComposerView(self, state)
+            object.__setattr__(self, '_composer_view', view)
+        return view.action(state)
+
+
+def _algebra() -> ModuleType:
+    """The operators make schedules of classes that derive from :class:`Schedule`: the package's only late import."""
+    from composer_memprof.schedule import algebra
+
+    return algebra

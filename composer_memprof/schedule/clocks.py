@@ -1,0 +1,103 @@
+"""Clocks: how far a stage of a run has come, in any unit of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from composer.core import State
+from composer.utils import dist
+
+
+class Clock(Protocol):
+    """How far one stage of a run has come. ``read(unit)`` counts in that unit from the beginning of the run."""
+
+    rank: int
+
+    def read(self, unit: str) -> float: ...
+
+
+class TrainClock:
+    """The clock of the train stage: Composer's own timestamp."""
+
+    __slots__ = ('rank', 'state')
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.rank = dist.get_global_rank()
+
+    def read(self, unit: str) -> float:
+        timestamp = self.state.timestamp
+        if unit == 'ba':
+            return timestamp.batch.value
+        if unit == 'sec':
+            return timestamp.total_wct.total_seconds()
+        return timestamp.get(unit).value
+
+
+class StageClock:
+    """The clock of the eval or predict stage over the whole run.
+
+    Composer's own counters restart with every pass over the data. ``ep`` and ``iter`` count passes here.
+    """
+
+    __slots__ = ('_before_pass', '_totals', 'rank', 'state')
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.rank = dist.get_global_rank()
+        self._totals: dict[str, float] = {'ep': 0, 'ba': 0, 'sp': 0, 'tok': 0, 'sec': 0}
+        self._before_pass = dict(self._totals)
+
+    def start_pass(self) -> None:
+        self._before_pass = dict(self._totals)
+
+    def end_batch(self, timestamp: Any) -> None:
+        """Advance to the current pass's ``timestamp`` after a batch."""
+        before = self._before_pass
+        self._totals['ba'] = before['ba'] + timestamp.batch.value
+        self._totals['sp'] = before['sp'] + timestamp.sample.value
+        self._totals['tok'] = before['tok'] + timestamp.token.value
+        self._totals['sec'] = before['sec'] + timestamp.total_wct.total_seconds()
+
+    def end_pass(self) -> None:
+        self._totals['ep'] += 1
+
+    def read(self, unit: str) -> float:
+        return self._totals['ep' if unit == 'iter' else unit]
+
+
+@dataclass
+class BatchClock:
+    """A clock that has only batches, to step through a schedule ahead of a run or without one."""
+
+    batch: int
+    rank: int
+
+    def read(self, unit: str) -> float:
+        if unit != 'ba':
+            raise ValueError(f'only batches can be counted ahead of a run, not {unit}')
+        return self.batch
+
+
+@dataclass
+class ZeroClock:
+    """The clock at the beginning of a run."""
+
+    rank: int
+
+    def read(self, unit: str) -> float:
+        del unit
+        return 0
+
+
+class NextBatchClock:
+    """``clock`` one batch later. The samples, tokens and seconds of that batch are not known, so they are left out."""
+
+    def __init__(self, clock: TrainClock) -> None:
+        self.rank = clock.rank
+        self.state = clock.state
+        self._clock = clock
+
+    def read(self, unit: str) -> float:
+        return self._clock.read(unit) + (unit == 'ba')

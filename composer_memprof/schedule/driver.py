@@ -1,0 +1,67 @@
+"""Steps a schedule's cursor along one stage of one run."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from composer.core import State
+
+from composer_memprof.schedule.base import Schedule
+from composer_memprof.schedule.clocks import BatchClock, Clock
+from composer_memprof.schedule.cursor import SKIP, WARM_UP, BatchDecision
+from composer_memprof.schedule.windows import WindowSchedule
+
+
+class ScheduleDriver:
+    """A schedule bound to one stage of one run. Call it before and after each batch.
+
+    Args:
+        schedule (Schedule): which batches.
+        clock (Clock): of the stage; ``skip`` counts from its time now.
+        state (State, optional): gives the length of training, for ``dur``.
+
+    Attributes:
+        opened (int): how many windows it has opened.
+    """
+
+    def __init__(self, schedule: Schedule, clock: Clock, state: Optional[State]) -> None:
+        self.schedule = schedule
+        self.clock = clock
+        self.opened = 0
+        self._cursor = schedule.bind(clock, state)
+        self._lookahead = _lookahead(schedule)
+
+    def before_batch(self) -> BatchDecision:
+        """The decision for the batch about to start."""
+        decision, self._cursor = self._cursor.step(self.clock)
+        if decision.active and not decision.joined:
+            self.opened += 1
+        if self._lookahead and not decision.active:
+            return WARM_UP if self._opens_soon() else SKIP
+        return decision
+
+    def is_over(self) -> bool:
+        """After a batch or an epoch: True if the open window ends here."""
+        return not self._cursor.step(self.clock)[0].joined
+
+    def _opens_soon(self) -> bool:
+        clock = BatchClock(int(self.clock.read('ba')), self.clock.rank)
+        cursor = self._cursor
+        for _ in range(self._lookahead):
+            clock.batch += 1
+            decision, cursor = cursor.step(clock)
+            if decision.active:
+                return True
+        return False
+
+
+def _lookahead(schedule: Schedule) -> int:
+    """How many batches a combination warms up before each of its windows: the longest warm-up of its parts.
+
+    A part's own warm-up may come before batches that another part rules out. 0 for a schedule that is no combination,
+    or that can't be stepped ahead.
+    """
+    parts = list(schedule.parts())
+    if parts[0] is schedule or not schedule.counts_only_batches:
+        return 0
+    return int(max((part.warmup.value for part in parts if isinstance(part, WindowSchedule)), default=0))

@@ -1,0 +1,110 @@
+"""Warnings for people, and the package's logger."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+
+from composer_memprof.messages import MemprofWarning, log_error, logger, warn
+from tests.conftest import child_environment
+
+
+def python(code: str) -> str:
+    """What a script writes to stderr."""
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=child_environment())
+    assert run.returncode == 0, run.stderr
+    return run.stderr
+
+
+def test_what_is_warned_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.warns(MemprofWarning, match='composer_memprof: 100 % full'):
+        warn('100 % full')
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ('composer_memprof', 'WARNING', '100 % full')
+    ]
+
+
+def test_a_traceback_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, 'composer_memprof'):
+        try:
+            raise RuntimeError('ours')
+        except RuntimeError:
+            log_error('HostRSS could not stop')
+    assert 'HostRSS could not stop' in caplog.text
+    assert 'RuntimeError: ours' in caplog.text and 'Traceback' in caplog.text
+    assert caplog.records[0].levelno == logging.DEBUG
+
+
+def test_where_logging_is_not_configured_a_warning_is_one_line_and_an_error_none() -> None:
+    errors = python('from composer_memprof.messages import log_error, warn\nwarn("once")\nlog_error("never")')
+    assert errors.count('once') == 1
+    assert 'never' not in errors
+
+
+def test_a_logged_warning_and_error_reach_the_handlers_of_the_user() -> None:
+    errors = python(
+        'import logging; logging.basicConfig(level="DEBUG", format="%(name)s %(levelname)s %(message)s")\n'
+        'from composer_memprof.messages import log_error, warn\nwarn("once")\n'
+        'try: 1 / 0\nexcept ZeroDivisionError: log_error("not so bad")'
+    )
+    assert 'composer_memprof WARNING once' in errors
+    assert 'composer_memprof DEBUG not so bad\nTraceback' in errors and 'ZeroDivisionError' in errors
+
+
+def test_neither_a_broken_handler_nor_warnings_as_errors_raise(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError('the log is gone')
+
+    broken = Broken()
+    logger.addHandler(broken)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            warn('still said')
+            log_error('still quiet')
+    finally:
+        logger.removeHandler(broken)
+    assert 'still said' in capsys.readouterr().err
+
+
+def test_a_forked_child_does_not_wait_for_a_handlers_lock() -> None:
+    # Such as a queue's mutex: after a fork, logging replaces its own locks and no others.
+    class Locked(logging.Handler):
+        mutex = threading.Lock()
+
+        def emit(self, record: logging.LogRecord) -> None:
+            with self.mutex:
+                pass
+
+    locked = Locked()
+    logger.addHandler(locked)
+    try:
+        with locked.mutex:
+            child = os.fork()
+            if child == 0:
+                with warnings.catch_warnings():
+                    warnings.simplefilter('ignore')
+                    warn('in the child')
+                log_error('in the child')
+                os._exit(7)
+            _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+    finally:
+        logger.removeHandler(locked)
+
+
+def test_logging_at_interpreter_exit_is_safe() -> None:
+    errors = python(
+        'import atexit, logging\nfrom composer_memprof.messages import log_error, warn\n'
+        'class Late:\n    def __del__(self): log_error("late"); warn("late")\n'
+        'atexit.register(warn, "at exit")\nlate = Late()\nlogging.basicConfig(level="DEBUG")'
+    )
+    assert 'at exit' in errors and 'late' in errors
+    assert 'Exception ignored' not in errors and 'Traceback' not in errors
