@@ -16,6 +16,7 @@ import torch
 
 import composer_memprof
 from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
+from composer_memprof.recorders.allocations import allocator_history, annotations, cpu_allocations, out_of_memory
 from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import recorder as modules
@@ -39,14 +40,14 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'flops (Flops)': flops.NEEDS,
     "flops: a CPU's peak": matmul_peak.NEEDS,
     'kineto (TorchProfiler)': kineto.NEEDS,
-    'kineto: the event tree (MemorySnapshot on CPU)': kineto.EVENT_TREE_NEEDS,
+    'kineto: the event tree': kineto.EVENT_TREE_NEEDS,
     'kineto: memory_filename': kineto.MEMORY_TIMELINE_NEEDS,
     'kineto: experimental_config': kineto.EXPERIMENTAL_CONFIG_NEEDS,
+    'allocator_history (MemorySnapshot)': allocator_history.NEEDS,
+    'out_of_memory (MemorySnapshot)': out_of_memory.NEEDS,
+    'annotations (MemorySnapshot)': annotations.NEEDS,
+    'cpu_allocations (MemorySnapshot on CPU)': cpu_allocations.NEEDS,
 }
-#: To delete when recorders/allocations lists its needs and uses torch_private alone: modules that no recorder lists
-#: yet, and files that may still use private names.
-NEEDED_BY_ALLOCATIONS = {'cuda_allocator'}
-NOT_CONVERTED_YET = {'recorders/allocations'}
 
 PACKAGE = Path(composer_memprof.__file__).parent
 PRIVATE_FOLDER = PACKAGE / 'recorders/torch_private'
@@ -69,7 +70,7 @@ def test_the_installed_torch_has_every_private_name() -> None:
 def test_each_module_is_needed_by_a_recorder() -> None:
     with_names = {name.module for name in torch_private.NAMES}
     wanted = {module.__name__ for needs in NEEDS.values() for module in needs}
-    assert {name.rpartition('.')[2] for name in with_names - wanted} == NEEDED_BY_ALLOCATIONS
+    assert with_names == wanted
 
 
 # -- used in one folder only ------------------------------------------------------------------------------------------
@@ -89,7 +90,6 @@ def test_private_names_of_torch_stand_in_one_folder() -> None:
         f'{path.relative_to(PACKAGE)}:{line}: {name}'
         for path in sorted(PACKAGE.rglob('*.py'))
         if PRIVATE_FOLDER not in path.parents
-        and not any(path.is_relative_to(PACKAGE / folder) for folder in NOT_CONVERTED_YET)
         for line, name in private_names_in(path.read_text())
     ]
     assert not found, 'use composer_memprof.recorders.torch_private for\n' + '\n'.join(found)
