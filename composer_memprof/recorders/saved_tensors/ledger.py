@@ -51,7 +51,7 @@ class Ledger:
     """Counts the storages of one batch.
 
     Args:
-        model (Module): its parameters and buffers are told apart from activations.
+        model (Module): its parameters and buffers are not counted as activations.
         functions (tuple, optional): pack and unpack, in place of detaching.
     """
 

@@ -21,7 +21,7 @@ COO_PARTS = ('_indices', '_values')
 for _method in COO_PARTS:
     private_attribute(f'torch.Tensor.{_method}', seen='2.7 to 2.11', module=__name__)
 
-#: The method that a class has whose tensors wrap others, as DTensor does.
+#: The method by which the class of a wrapper, such as DTensor, is recognized.
 FLATTEN = '__tensor_flatten__'
 
 
