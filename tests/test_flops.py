@@ -1,4 +1,4 @@
-"""Flops: counted by hand, by module and phase; timed beside the trace; the training untouched."""
+"""Flops: counts match calculations by hand, times are right, and training is not changed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from composer_memprof.recorders.flops.result import BatchFlops
 from tests.conftest import FEATURES, Regression, entries, loader, make_trainer, train
 
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 32, 4, 2, 24, 8
-#: Of one batch of the regression: a layer of 16 to 32 that wants no gradient of its input, and one of 32 to 1.
+#: FLOPs of one batch of Regression: a layer of 16 to 32, whose input has no gradient, and one of 32 to 1.
 LAYER_1, LAYER_2 = 2 * 8 * FEATURES * 32, 2 * 8 * 32 * 1
 REGRESSION = 2 * LAYER_1 + 3 * LAYER_2
 
 
 def gpt_flops(batch: int = BATCH, length: int = LENGTH) -> dict[str, int]:
-    """The products of ByteGPT's matrices, one by one: 2 m n k each."""
+    """ByteGPT's matrix products, one by one: 2 m n k each."""
     tokens = batch * length
     qkv = 2 * tokens * WIDTH * 3 * WIDTH
     scores = 2 * batch * HEADS * length * length * (WIDTH // HEADS)
@@ -46,7 +46,7 @@ def gpt_flops(batch: int = BATCH, length: int = LENGTH) -> dict[str, int]:
     down = 2 * tokens * 4 * WIDTH * WIDTH
     head = 2 * tokens * WIDTH * 256
     forward = LAYERS * (qkv + scores + values + out + up + down) + head
-    # Each product's two factors get a gradient, a product of the same size; scores are computed again.
+    # The gradient of each of a product's two factors is a product of the same size. Scores are computed again.
     return {'forward': forward, 'backward': 2 * forward, 'again': LAYERS * scores, 'up': up}
 
 
@@ -56,7 +56,7 @@ def gpt() -> ByteGPT:
 
 
 def texts(lengths: list[int]) -> DataLoader:
-    """A batch of sequences for each of ``lengths``."""
+    """One batch of sequences for each of ``lengths``."""
     torch.manual_seed(5)
     rows = [torch.randint(0, 256, (length + 1,)) for length in lengths for _ in range(BATCH)]
     samples: Any = [{'input_ids': row[:-1], 'labels': row[1:]} for row in rows]
@@ -102,7 +102,7 @@ class Logged(InMemoryLogger):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    torch._dynamo.reset()  # as in a process that has compiled nothing
+    torch._dynamo.reset()  # so that Flops sees a process that has compiled nothing
     yield
     assert not _python_dispatch._get_current_dispatch_mode_stack()
     assert not nn.modules.module._global_forward_hooks
@@ -117,7 +117,7 @@ def nothing_is_left() -> Iterator[None]:
 # -- counted by hand ----------------------------------------------------------------------------------------------
 
 
-def test_a_gpt_is_counted_as_its_matrix_products_are_by_hand() -> None:
+def test_the_count_of_a_gpt_matches_its_matrix_products_by_hand() -> None:
     expected = gpt_flops()
     train_gpt(Flops())
     data = only()
@@ -151,7 +151,7 @@ def test_microbatches_are_counted_together() -> None:
     assert {row['name']: row['calls'] for row in data['modules']}[''] == 4
 
 
-def test_what_torch_counts_without_fused_attention_is_the_same() -> None:
+def test_torchs_count_without_fused_attention_is_the_same() -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -163,7 +163,7 @@ def test_what_torch_counts_without_fused_attention_is_the_same() -> None:
     assert ours.batch_flops == theirs.get_total_flops()
 
 
-def test_fewer_heads_of_keys_than_of_queries_are_counted_as_those_of_queries() -> None:
+def test_grouped_queries_count_as_much_as_one_head_of_keys_for_each_query() -> None:
     q, kv = torch.randn(2, 4, 8, 16, requires_grad=True), torch.randn(2, 2, 8, 16, requires_grad=True)
     result = count(nn.Identity(), lambda: F.scaled_dot_product_attention(q, kv, kv, enable_gqa=True).sum().backward())
     product = 2 * 2 * 4 * 8 * 8 * 16
@@ -174,7 +174,7 @@ def test_convolutions_in_groups_and_recurrent_layers_are_counted() -> None:
     convolution = nn.Conv2d(4, 8, 3, groups=2)
     x = torch.randn(2, 4, 10, 10, requires_grad=True)
     result = count(convolution, lambda: convolution(x).sum().backward())
-    forward = 2 * (2 * 8 * 8 * 8) * (2 * 3 * 3)  # a product and a sum for each output and each weight that it takes
+    forward = 2 * (2 * 8 * 8 * 8) * (2 * 3 * 3)  # a product and a sum for each output and each of its weights
     assert by_module(result) == {'': (forward, 2 * forward, 0)}
     recurrent = nn.LSTM(8, 16)
     steps = torch.randn(5, 3, 8, requires_grad=True)
@@ -183,7 +183,7 @@ def test_convolutions_in_groups_and_recurrent_layers_are_counted() -> None:
     assert by_module(result) == {'': (forward, 2 * forward, 0)}
 
 
-def test_inference_mode_is_counted_though_torch_takes_nothing_apart_there() -> None:
+def test_inference_mode_is_counted_though_torch_decomposes_nothing_there() -> None:
     linear, convolution = nn.Linear(4, 6), nn.Conv1d(2, 3, 2)
     x = torch.randn(2, 4, 5)
 
@@ -208,7 +208,7 @@ def test_inference_mode_is_counted_though_torch_takes_nothing_apart_there() -> N
 
 
 @pytest.mark.parametrize('use_reentrant', [False, True])
-def test_what_a_checkpoint_runs_again_is_told_apart(use_reentrant: bool) -> None:
+def test_what_a_checkpoint_runs_again_is_counted_as_recomputed(use_reentrant: bool) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -224,7 +224,7 @@ def test_what_a_checkpoint_runs_again_is_told_apart(use_reentrant: bool) -> None
     result = count(model, lambda: model(x).sum().backward())
     first, inner, last = 2 * 2 * 8 * 16, 2 * 2 * 16 * 64, 2 * 2 * 16
     rows = by_module(result)
-    assert rows['first'] == (first, first, 0)  # of the input no gradient is wanted
+    assert rows['first'] == (first, first, 0)  # its input has no gradient
     assert rows['block.0'] == rows['block.2'] == (inner, 2 * inner, inner)
     assert rows['block'] == (2 * inner, 4 * inner, 2 * inner)
     assert rows['last'] == (last, 2 * last, 0)
@@ -233,7 +233,7 @@ def test_what_a_checkpoint_runs_again_is_told_apart(use_reentrant: bool) -> None
 
 def test_the_optimizers_own_products_are_no_model_flops() -> None:
     class Orthogonal(torch.optim.SGD):
-        """As Muon does, in its step."""
+        """Computes matrix products in its step, as Muon does."""
 
         def step(self, closure: Any = None) -> Any:  # type: ignore[override]
             loss = super().step(closure)
@@ -251,7 +251,7 @@ def test_the_optimizers_own_products_are_no_model_flops() -> None:
     assert data['hardware_flops'] == data['batch_flops'] + data['optimizer_flops']
 
 
-def test_operations_without_a_formula_are_named_and_counted() -> None:
+def test_operations_without_a_formula_are_listed_with_their_calls() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.GELU())
     result = count(model, lambda: model(torch.randn(2, 4)).sum().backward())
     untracked = {row.name: row.calls for row in result.untracked_operations}
@@ -261,7 +261,7 @@ def test_operations_without_a_formula_are_named_and_counted() -> None:
     assert result.tracked_calls == 2  # forward, and the weight's gradient
 
 
-def test_an_operator_of_higher_order_runs_and_is_named() -> None:
+def test_an_operator_of_higher_order_runs_and_is_listed() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
     q = torch.randn(1, 2, 8, 16)
@@ -328,7 +328,7 @@ def test_the_shape_is_found_under_the_names_of_several_libraries(model: Any) -> 
     assert (shape.layers, shape.width, shape.heads, shape.kv_heads, shape.ffn_width) == (2, 64, 8, 8, 256)
 
 
-def test_a_model_that_does_not_say_its_shape_has_no_formula() -> None:
+def test_a_model_without_a_known_shape_has_no_formula() -> None:
     assert find_shape(Regression()) is None
     logged = Logged()
     train(Flops(), batches=3, loggers=[logged])
@@ -355,13 +355,13 @@ def test_every_metric_is_logged_at_the_start_and_every_five_batches() -> None:
     assert logged.of('flops/max_batches_per_sec')[10] == pytest.approx(1e12 / flops)
 
 
-def test_how_often_is_logged_can_be_told() -> None:
+def test_the_interval_of_logging_can_be_set() -> None:
     logged = Logged()
     train(Flops(log_every_n_batches=4), batches=9, loggers=[logged])
     assert set(logged.of('flops/mfu')) == {2, 4, 8}
 
 
-def test_a_window_leaves_json_and_a_table() -> None:
+def test_a_window_writes_json_and_a_table() -> None:
     train(Flops(peak_flops=5e11, schedule={'skip': '2ba', 'active': '4ba'}), batches=8)
     data = only('rank0.6.flops.json')
     assert (data['rank'], data['epoch'], data['batch'], data['stage'], data['world_size']) == (0, 0, 6, 'train', 1)
@@ -377,7 +377,7 @@ def test_a_window_leaves_json_and_a_table() -> None:
     assert {entry.kind for entry in entries(Path('test-run'))} == {'flops', 'flops.table'}
 
 
-def test_the_next_window_times_what_an_earlier_one_has_traced() -> None:
+def test_a_later_window_uses_the_trace_of_an_earlier_one() -> None:
     logged = Logged()
     train(Flops(schedule={'active': '1ba', 'every': '3ba'}), batches=9, loggers=[logged])
     traced = {data['batch']: data['batches']['traced'] for data in written()}
@@ -386,7 +386,7 @@ def test_the_next_window_times_what_an_earlier_one_has_traced() -> None:
     assert set(logged.of('flops/mfu')) == {4, 7}
 
 
-def test_a_new_shape_is_traced_anew_and_a_known_one_is_not() -> None:
+def test_each_shape_is_traced_once() -> None:
     logged = Logged()
     data = texts([24, 24, 12, 24, 12, 12])
     train(Flops(log_every_n_batches=1), model=gpt(), train_dataloader=data, loggers=[logged])
@@ -399,7 +399,7 @@ def test_a_new_shape_is_traced_anew_and_a_known_one_is_not() -> None:
     assert found['mfu'] == pytest.approx((2 * long + 2 * short) / found['seconds'] / found['device']['peak_flops'])
 
 
-def test_layers_that_are_frozen_are_counted_anew_in_the_next_window() -> None:
+def test_the_next_window_counts_again_after_layers_were_frozen() -> None:
     class Freeze(Callback):
         def batch_end(self, state: State, logger: Logger) -> None:
             if state.timestamp.batch.value == 2:
@@ -408,7 +408,7 @@ def test_layers_that_are_frozen_are_counted_anew_in_the_next_window() -> None:
     train(Flops(schedule={'active': '2ba', 'every': '3ba'}), Freeze(), batches=5)
     first, second = written()
     assert first['batch_flops'] == REGRESSION
-    assert second['batch_flops'] == LAYER_1 + 2 * LAYER_2  # the last layer's weight alone
+    assert second['batch_flops'] == LAYER_1 + 2 * LAYER_2  # only the last layer's weight
 
 
 def test_evaluation_and_prediction_are_counted_too() -> None:
@@ -430,14 +430,14 @@ def test_evaluation_and_prediction_are_counted_too() -> None:
     assert logged.of('flops/eval/batch_flops')[3] == logged.of('flops/predict/batch_flops')[6] == forward
 
 
-def test_an_evaluation_alone_has_the_plain_names() -> None:
+def test_the_metrics_of_an_evaluation_without_training_have_no_prefix() -> None:
     logged = Logged()
     train(Flops(stages='eval'), batches=2, eval_dataloader=loader(3), eval_interval='1ep', loggers=[logged])
     assert set(logged.of('flops/batch_flops').values()) == {LAYER_1 + LAYER_2}
     assert logged.of('flops/mfu')
 
 
-def test_the_time_of_an_evaluation_does_not_count_as_trainings() -> None:
+def test_the_time_of_an_evaluation_does_not_count_as_training() -> None:
     class Clock(Callback):
         """Its evaluation takes a day."""
 
@@ -453,7 +453,7 @@ def test_the_time_of_an_evaluation_does_not_count_as_trainings() -> None:
     assert only()['seconds'] < 86400
 
 
-def test_on_a_cpu_the_peak_is_measured_in_the_models_dtype_and_said_to_be() -> None:
+def test_on_a_cpu_the_peak_is_measured_in_the_models_dtype_and_the_report_says_so() -> None:
     train(Flops(), batches=3)
     device = only()['device']
     assert device['peak_source'].startswith('measured') and 'float32' in device['peak_source']
@@ -465,7 +465,7 @@ def test_on_a_cpu_the_peak_is_measured_in_the_models_dtype_and_said_to_be() -> N
     assert 'bfloat16' in find_peak(halves, None).source  # type: ignore[arg-type]
 
 
-# -- the training is not touched ----------------------------------------------------------------------------------
+# -- training is not changed --------------------------------------------------------------------------------------
 
 
 def losses(*callbacks: Any, **more: Any) -> list[float]:
@@ -483,7 +483,7 @@ def test_losses_are_bit_identical() -> None:
     )
 
 
-def test_every_recorder_may_watch_the_same_batch() -> None:
+def test_all_recorders_can_record_the_same_batch() -> None:
     together = {'skip': '1ba', 'active': '1ba'}
     for order in (1, -1):
         callbacks = [Flops(schedule=together), FSDPMemTracker(schedule=together), SavedTensorsHook(schedule=together)]
@@ -531,7 +531,7 @@ def test_a_compiled_function_is_compiled_before_the_trace_and_used_in_it() -> No
     assert len(compiled) == 1
 
 
-def test_a_function_first_met_in_a_trace_is_compiled_afterwards() -> None:
+def test_a_function_first_called_in_a_trace_is_compiled_afterwards() -> None:
     compiled: list[int] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -552,7 +552,7 @@ def test_two_of_them_count_the_same() -> None:
     assert first['batch_flops'] == second['batch_flops'] == REGRESSION
 
 
-def test_an_exception_in_the_traced_batch_passes_and_leaves_nothing() -> None:
+def test_an_exception_in_the_traced_batch_passes_through_and_no_hooks_are_left() -> None:
     class Failing(Regression):
         def loss(self, outputs: Any, batch: Any) -> Tensor:
             raise ZeroDivisionError('of the user')
@@ -574,9 +574,9 @@ def test_a_bug_of_ours_does_not_reach_the_training(monkeypatch: pytest.MonkeyPat
     assert trainer.state.timestamp.batch.value == 4
 
 
-def test_a_batch_that_is_run_anew_counts_once() -> None:
+def test_a_batch_that_runs_again_counts_once() -> None:
     class Shrink(Callback):
-        """As automatic microbatching does when memory runs out: the batch is tried again in smaller parts."""
+        """Runs out of memory once, so that automatic microbatching tries the batch again in smaller parts."""
 
         tried = False
 
@@ -612,7 +612,7 @@ def test_a_batch_that_is_run_anew_counts_once() -> None:
         ({'schedule': {'activ': '1ba'}}, 'activ'),
     ],
 )
-def test_what_is_not_allowed_is_refused_at_construction(arguments: Mapping[str, Any], words: str) -> None:
+def test_a_wrong_parameter_is_refused_at_construction(arguments: Mapping[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as caught:
         Flops(**arguments)
     assert words in str(caught.value)

@@ -70,8 +70,8 @@ def test_each_rank_counts_its_own_and_the_first_estimates_all(tmp_path: Path) ->
     for rank in (0, 1):
         data = json.loads((tmp_path / f'sharded/memprof/rank{rank}.3.flops.json').read_text())
         assert data['forward_flops'] == 6 * linear + head
-        assert data['backward_flops'] == 12 * linear - linear + 2 * head  # the batch wants no gradient
-        assert data['recomputed_flops'] == 3 * linear  # a checkpoint stops at the last thing that backward needs
+        assert data['backward_flops'] == 12 * linear - linear + 2 * head  # the batch has no gradient
+        assert data['recomputed_flops'] == 3 * linear  # a checkpoint stops when backward has what it needs
         estimate = {'batch_flops': 2 * data['batch_flops']} if rank == 0 else None
         assert (data['world_size'], data['all_ranks_estimate']) == (2, estimate)
         names = [row['name'] for row in data['modules']]

@@ -24,9 +24,9 @@ from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecord
 from tests.conftest import FEATURES, Regression, entries, make_trainer, train
 
 SOON = {'skip': '2ba', 'active': '1ba'}
-#: Of Regression, in fp32: two layers with biases.
+#: Bytes of Regression's parameters in fp32: two layers with biases.
 PARAMETERS = 4 * (FEATURES * 32 + 32 + 32 + 1)
-#: AdamW's: two copies, and a step counter for each of four parameters.
+#: Bytes of AdamW's state: two copies, and a step counter for each of four parameters.
 ADAMW = 2 * PARAMETERS + 4 * 4
 
 
@@ -36,7 +36,7 @@ def recorded(path: str = 'test-run/memprof') -> dict[str, Any]:
 
 
 def step(recorder: ModuleMemoryRecorder, optimizer: torch.optim.Optimizer, *inputs: torch.Tensor) -> None:
-    """A batch of a microbatch each, by hand."""
+    """A batch with one microbatch for each of ``inputs``, without a Trainer."""
     recorder.begin_batch(inputs)
     optimizer.zero_grad()
     for x in inputs:
@@ -48,7 +48,7 @@ def step(recorder: ModuleMemoryRecorder, optimizer: torch.optim.Optimizer, *inpu
 
 
 def record(model: nn.Module, *inputs: torch.Tensor, **more: Any) -> ModuleMemory:
-    """The second batch of two."""
+    """The memory of the second of two batches."""
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     recorder = ModuleMemoryRecorder(model, [optimizer], **more)
     step(recorder, optimizer, *inputs)
@@ -67,7 +67,7 @@ def every_memory(memory: ModuleMemory) -> Iterator[DeviceMemory]:
 
 
 class Blocks(nn.Module):
-    """Two blocks of three layers, maybe checkpointed."""
+    """Two blocks of three layers, with or without checkpoints."""
 
     def __init__(self, width: int = 32, reentrant: Optional[bool] = None) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Blocks(nn.Module):
         self.reentrant = reentrant
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone().requires_grad_()  # reentrant checkpointing wants that of its input
+        x = x.clone().requires_grad_()  # reentrant checkpointing needs an input with a gradient
         for block in self.blocks:
             x = x + (block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant))
         return self.head(x)
@@ -96,7 +96,7 @@ def test_parameters_gradients_and_optimizer_state_are_exact_under_composers_clos
     assert recorded()['peak']['cpu']['OptState'] == ADAMW
 
 
-def test_the_state_that_appears_in_the_first_step_is_the_optimizers() -> None:
+def test_state_that_the_optimizer_makes_in_its_first_step_is_optimizer_state() -> None:
     train(FSDPMemTracker(schedule={'active': '1ba'}))
     phases = recorded()['phases']
     assert phases['forward']['cpu']['OptState'] == phases['backward']['cpu']['OptState'] == 0
@@ -104,7 +104,7 @@ def test_the_state_that_appears_in_the_first_step_is_the_optimizers() -> None:
     assert phases['optimizer']['cpu']['Gradient'] == PARAMETERS
 
 
-def test_an_optimizer_without_state_leaves_none_and_its_temporaries_are_temp() -> None:
+def test_an_optimizer_without_state_has_none_and_its_temporaries_are_temp() -> None:
     model = nn.Linear(64, 64)
     recorder = ModuleMemoryRecorder(model, [optimizer := torch.optim.AdamW(model.parameters())])
     with recorder:
@@ -115,7 +115,7 @@ def test_an_optimizer_without_state_leaves_none_and_its_temporaries_are_temp() -
     assert sizes['OptState'] == 2 * (64 * 64 + 64) * 4 + 2 * 4
 
 
-def test_beside_saved_tensor_hooks_what_is_freed_is_freed() -> None:
+def test_saved_tensor_hooks_keep_no_storage_alive() -> None:
     model, x = Regression().net, torch.ones(8, FEATURES)
     alone = record(model, x)
     with SavedTensorsRecorder(model):
@@ -124,7 +124,7 @@ def test_beside_saved_tensor_hooks_what_is_freed_is_freed() -> None:
     assert beside.end == alone.end
 
 
-def test_activations_are_those_of_a_hand_calculation() -> None:
+def test_activations_match_a_calculation_by_hand() -> None:
     rows, width, hidden = 16, 8, 24
     model = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 3))
     memory = record(model, torch.ones(rows, width))
@@ -133,11 +133,11 @@ def test_activations_are_those_of_a_hand_calculation() -> None:
     assert relu.own_activation_bytes == rows * hidden * 4
     assert last.own_activation_bytes == 0, 'the loss was made since, and holds more'
     at_the_end = next(state for state in memory.modules[0].states if state.state == 'Post-Forward')
-    # Linear's output is dropped as ReLU keeps its own; the Sequential holds none but the last.
+    # Linear's output is freed because ReLU keeps its own output; the Sequential holds only the last one.
     assert at_the_end.memory['cpu']['Activation'] == rows * hidden * 4 + rows * 3 * 4
 
 
-def test_four_microbatches_have_the_same_parameters_gradients_and_state_and_less_activations() -> None:
+def test_four_microbatches_have_the_same_parameters_gradients_and_state_and_fewer_activations() -> None:
     x = torch.randn(64, 32)
     whole, split = record(Blocks(), x), record(Blocks(), *x.split(16))
     for category in ('Parameter', 'Gradient', 'OptState'):
@@ -147,15 +147,15 @@ def test_four_microbatches_have_the_same_parameters_gradients_and_state_and_less
 
 
 class LiveStorages(TorchDispatchMode):
-    """An independent count: all storages met, added up anew after each operation."""
+    """An independent count: the sum of all storages seen, computed again after each operation."""
 
     def __init__(self, *known: torch.Tensor) -> None:
         super().__init__()
         self.met: dict[int, weakref.ref] = {}
         self.peak = 0
-        self._meet(known)
+        self._see(known)
 
-    def _meet(self, value: Any) -> None:
+    def _see(self, value: Any) -> None:
         for leaf in torch.utils._pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()
@@ -163,7 +163,7 @@ class LiveStorages(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self._meet((args, kwargs, result))
+        self._see((args, kwargs, result))
         live = {id(storage): storage for ref in self.met.values() if (storage := ref()) is not None}
         self.peak = max(self.peak, sum(storage.nbytes() for storage in live.values()))
         return result
@@ -172,7 +172,7 @@ class LiveStorages(TorchDispatchMode):
 @pytest.mark.parametrize('reentrant', [None, False, True])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('microbatches', [1, 4])
-def test_categories_sum_to_the_total_and_its_peak_is_that_of_a_count_of_live_storages(
+def test_categories_sum_to_the_total_whose_peak_matches_an_independent_count(
     reentrant: Optional[bool], dtype: torch.dtype, microbatches: int
 ) -> None:
     model = Blocks(reentrant=reentrant)
@@ -226,14 +226,14 @@ def test_tied_weights_count_once() -> None:
     assert sizes['OptState'] == 2 * 1024 + 4
 
 
-def test_buffers_and_inputs_are_told_apart() -> None:
+def test_buffers_and_inputs_have_categories_of_their_own() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
     sizes = record(model, torch.randn(4, 8)).peak['cpu']
     assert sizes['Buffer'] == 8 * 4 + 8 * 4 + 8
     assert sizes['Inputs'] == 4 * 8 * 4
 
 
-def test_inside_of_the_window_autocasts_copies_of_weights_are_activations() -> None:
+def test_autocasts_copies_of_weights_are_activations() -> None:
     with torch.autocast('cpu', dtype=torch.bfloat16):
         sizes = record(Blocks(), torch.randn(8, 32)).phases['optimizer']['cpu']
     parameters = sum(4 * p.numel() for p in Blocks().parameters())
@@ -255,8 +255,8 @@ def test_a_module_called_twice_has_both_calls() -> None:
     assert sum(state.state == 'Peak-Forward' for state in layer.states) == 2
 
 
-def test_a_sharded_models_memory_is_had_without_a_gpu() -> None:
-    """One rank's share, of 64, of a model that is never made."""
+def test_a_sharded_models_memory_is_recorded_without_a_gpu() -> None:
+    """One rank's share, of 64, of a model on fake tensors."""
     code = """
 import torch
 import torch.distributed._tools.fake_collectives  # lets collectives run on fake tensors
@@ -304,7 +304,7 @@ def run_python(code: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
-# -- the training comes first ---------------------------------------------------------------------------------------
+# -- training is not changed ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('microbatch', [8, 2])
@@ -319,9 +319,7 @@ def test_losses_and_weights_are_bit_identical_with_every_batch_recorded(microbat
 
 
 @pytest.mark.parametrize('method', ['operated', 'entered', 'left'])
-def test_an_error_inside_of_an_operation_does_not_reach_the_training(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_recorder_does_not_reach_the_training(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = [p.detach().clone() for p in train().state.model.parameters()]
 
     def fail(*args: Any) -> None:
@@ -345,7 +343,7 @@ def nothing_is_left() -> bool:
     )
 
 
-def test_nothing_is_left_in_torch_or_the_model_when_a_window_closes() -> None:
+def test_no_hooks_are_left_in_torch_or_the_model_after_a_window() -> None:
     model = Regression()
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
     hooks = [parameter._backward_hooks for parameter in model.parameters()]
@@ -358,7 +356,7 @@ def test_nothing_is_left_in_torch_or_the_model_when_a_window_closes() -> None:
     assert [parameter._backward_hooks for parameter in model.parameters()] == hooks
 
 
-def test_an_exception_of_the_training_passes_and_leaves_nothing() -> None:
+def test_an_exception_of_the_training_passes_through_and_no_hooks_are_left() -> None:
     model = Regression()
     with pytest.raises(ZeroDivisionError), ModuleMemoryRecorder(model):
         model((torch.ones(2, FEATURES), None))
@@ -366,7 +364,7 @@ def test_an_exception_of_the_training_passes_and_leaves_nothing() -> None:
     assert nothing_is_left()
 
 
-def test_recorders_and_other_modes_may_come_and_go_in_any_order() -> None:
+def test_recorders_and_other_modes_can_start_and_end_in_any_order() -> None:
     model = nn.Linear(4, 4)
     first, second, other = ModuleMemoryRecorder(model), ModuleMemoryRecorder(model), LiveStorages()
     first.start()
@@ -385,7 +383,7 @@ def test_recorders_and_other_modes_may_come_and_go_in_any_order() -> None:
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_window_leaves_the_tables_and_the_same_as_json_and_logs_its_peak() -> None:
+def test_a_window_writes_its_tables_and_json_and_logs_its_peak() -> None:
     logger = InMemoryLogger()
     train(FSDPMemTracker(schedule=SOON, units='B', depth=3), loggers=[logger])
     kinds = {entry.kind: entry.path for entry in entries(Path('test-run'))}
@@ -407,7 +405,7 @@ def test_a_window_leaves_the_tables_and_the_same_as_json_and_logs_its_peak() -> 
 
 
 @pytest.mark.parametrize('tabulate', [False, True])
-def test_depth_units_and_tables_are_as_asked_for(tabulate: bool) -> None:
+def test_depth_units_and_tabulate_shape_the_log(tabulate: bool) -> None:
     train(FSDPMemTracker(schedule=SOON, units='KiB', depth=1, tabulate=tabulate))
     log = Path('test-run/memprof/fsdp_mem_rank_0_train_3.log').read_text()
     assert 'Module:  Regression\n' in log and 'Regression.net' not in log
@@ -415,7 +413,7 @@ def test_depth_units_and_tables_are_as_asked_for(tabulate: bool) -> None:
     assert ('State & Call' in log) is tabulate
 
 
-def test_a_root_module_narrows_the_modules_and_not_the_totals() -> None:
+def test_a_root_module_limits_the_modules_but_not_the_totals() -> None:
     train(FSDPMemTracker(schedule=SOON, root_module='net.0'))
     document = recorded()
     assert [module['name'] for module in document['modules']] == ['net.0']
@@ -435,13 +433,13 @@ def test_a_root_module_narrows_the_modules_and_not_the_totals() -> None:
         ({'filename': '{functon}'}, ['filename', '{functon}']),
     ],
 )
-def test_a_mistake_is_refused_at_construction(arguments: Mapping[str, Any], words: list[str]) -> None:
+def test_a_wrong_parameter_is_refused_at_construction(arguments: Mapping[str, Any], words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         FSDPMemTracker(**arguments)
     assert all(word in str(caught.value) for word in words) and '\n' not in str(caught.value)
 
 
-def test_a_root_module_that_is_not_there_is_refused_with_the_names_that_are() -> None:
+def test_an_unknown_root_module_is_refused_with_the_names_of_modules() -> None:
     with pytest.raises(ValueError, match=r"root_module='nett' is not in the model, a Regression; .*net, net\.0"):
         make_trainer(FSDPMemTracker(root_module='nett'))
 
@@ -451,7 +449,7 @@ def test_a_model_without_parameters_is_refused() -> None:
         ModuleMemoryRecorder(nn.ReLU())
 
 
-def test_fsdp1_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fsdp1_is_refused_and_the_message_names_fsdp2(monkeypatch: pytest.MonkeyPatch) -> None:
     import composer.core.state
 
     monkeypatch.setattr(composer.core.state.State, 'fsdp_config_version', 1)
@@ -459,7 +457,7 @@ def test_fsdp1_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> N
         make_trainer(FSDPMemTracker())
 
 
-def test_a_tracker_of_torch_that_is_active_is_refused_before_training_and_stepped_aside_for_in_it() -> None:
+def test_an_active_tracker_of_torch_is_refused_before_training_and_disables_ours_during_it() -> None:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     trainer = make_trainer(FSDPMemTracker(schedule=SOON))
@@ -471,14 +469,14 @@ def test_a_tracker_of_torch_that_is_active_is_refused_before_training_and_steppe
     assert nothing_is_left()
 
 
-def test_a_compiled_model_is_left_alone_with_one_warning() -> None:
+def test_a_compiled_model_is_not_recorded_and_warned_of_once() -> None:
     with pytest.warns(MemprofWarning, match=r'torch\.compile'):
         trainer = train(FSDPMemTracker(schedule=SOON), compile_config={'backend': 'eager'})
     assert trainer.state.timestamp.batch.value == 12
     assert entries(Path('test-run')) == []
 
 
-def test_torch_compile_works_after_a_tracker_that_was_entered_later_has_outlived_ours() -> None:
+def test_torch_compile_works_after_a_tracker_entered_later_ends_later_than_ours() -> None:
     class Other(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return func(*args, **(kwargs or {}))

@@ -74,7 +74,7 @@ except ValueError as error:
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of all runs, made by one start of two ranks, which takes longer than they do."""
+    """The folder of all runs. Two ranks are started only once, because starting takes longer than the runs."""
     folder = tmp_path_factory.mktemp('runs')
     (folder / 'train.py').write_text(TRAIN)
     composer = Path(sys.executable).parent / 'composer'
@@ -103,7 +103,7 @@ def recorded(runs: Path, name: str, rank: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('microbatch', [8, 2])
-def test_both_ranks_of_a_sharded_model_tell_their_shards_to_the_byte(runs: Path, microbatch: int) -> None:
+def test_both_ranks_of_a_sharded_model_count_their_shards_to_the_byte(runs: Path, microbatch: int) -> None:
     name = f'sharded-{microbatch}'
     _, shard = weights_and_bytes(runs, name)
     for rank in (0, 1):
@@ -113,11 +113,11 @@ def test_both_ranks_of_a_sharded_model_tell_their_shards_to_the_byte(runs: Path,
         assert sizes['OptState'] == 2 * shard + 14 * 4
         block = 4 * (16 * 64 + 64 + 64 * 16 + 16)
         assert sizes['UnshardedParam'] == 0
-        # gloo's own thread lets go of the last collective's buffers after the wait for it has returned
+        # gloo's thread frees the buffers of the last collective after the wait for it has returned
         assert sizes['AllGather'] + sizes['ReduceScatter'] in (0, block)
         head = 4 * (16 * 2 + 2)
         forward, backward = (document['phases'][name]['cpu'] for name in ('forward', 'backward'))
-        # What Composer leaves unsharded between the blocks' forward is FSDP2's to choose; whole blocks they are.
+        # FSDP2 chooses which blocks stay unsharded between forwards; they are whole blocks.
         assert (forward['UnshardedParam'] - head) % block == 0 or forward['UnshardedParam'] % block == 0
         assert forward['UnshardedParam'] >= block
         assert forward['Activation'] > 0 and backward['OptState'] == sizes['OptState']

@@ -1,4 +1,4 @@
-"""SavedTensorsHook: to the byte by hand, the training untouched, and nothing left behind."""
+"""SavedTensorsHook: bytes match calculations by hand, training is not changed, and no hooks are left behind."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_layer_norm_keeps_its_input_mean_and_deviation_and_dropout_its_mask(dtyp
     # The norm: its input (2, 16), one mean and one deviation a row. Dropout on a CPU multiplies by a scaled mask in
     # the input's dtype, and keeps that.
     assert bytes_by_module(result) == {'1': (2 * 16 + 2 + 2) * size, '2': 2 * 16 * size}
-    # The norm's weight and bias; the first layer's weight is not needed, since x wants no gradient.
+    # The norm's weight and bias; the first layer's weight is not needed, because x has no gradient.
     assert result.parameter_bytes == 2 * 16 * size
     # What checkpointing the norm would free: mean and deviation, but not its input.
     assert {row.name: row.frees_bytes for row in result.checkpoints} == {'1': 4 * size}
@@ -118,7 +118,7 @@ def test_attention_keeps_one_storage_for_q_k_and_v_its_output_and_a_float_a_row(
 
 @pytest.mark.parametrize('use_reentrant', [False, True])
 @each_dtype
-def test_a_checkpointed_block_keeps_its_input_alone(use_reentrant: bool, dtype: torch.dtype) -> None:
+def test_a_checkpointed_block_keeps_only_its_input(use_reentrant: bool, dtype: torch.dtype) -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -133,7 +133,7 @@ def test_a_checkpointed_block_keeps_its_input_alone(use_reentrant: bool, dtype: 
     model = Checkpointed().to(dtype)
     x = torch.randn(2, 8, dtype=dtype)
     result = record(model, lambda: model(x).sum().backward())
-    # The checkpoint keeps the block's input (2, 16), for the module that calls it; the last layer its own.
+    # The checkpoint keeps the block's input (2, 16), which counts for the calling module; the last layer keeps its own.
     assert bytes_by_module(result) == {'': 2 * 16 * size, 'last': 2 * 16 * size}
     # Run again, GELU keeps its input and the layer after it GELU's output, both (2, 64).
     assert result.recomputed_bytes == (2 * 2 * 64 * size if use_reentrant else 0)
@@ -142,7 +142,7 @@ def test_a_checkpointed_block_keeps_its_input_alone(use_reentrant: bool, dtype: 
     assert result.left_bytes == 0
 
 
-def test_what_checkpointing_a_block_is_said_to_free_is_what_it_frees() -> None:
+def test_checkpointing_a_block_frees_the_bytes_that_were_predicted() -> None:
     class Blocks(nn.Module):
         def __init__(self, checkpointed: Optional[int]) -> None:
             super().__init__()
@@ -165,7 +165,7 @@ def test_what_checkpointing_a_block_is_said_to_free_is_what_it_frees() -> None:
     assert max(said, key=lambda name: said[name]).startswith('blocks.')
 
 
-def test_buffers_are_told_apart() -> None:
+def test_buffers_are_counted_on_their_own() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16))
     x = torch.randn(2, 8)
     result = record(model, lambda: model(x).sum().backward())
@@ -173,7 +173,7 @@ def test_buffers_are_told_apart() -> None:
     assert bytes_by_module(result) == {'1': (2 * 16 + 2 * 16) * 4}  # the input, and the batch's mean and deviation
 
 
-def test_tied_weights_views_and_several_savers_count_once() -> None:
+def test_a_storage_counts_once_for_tied_weights_views_and_several_modules() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -193,7 +193,7 @@ def test_tied_weights_views_and_several_savers_count_once() -> None:
     assert result.input_bytes == 6 * 8  # the ids
 
 
-def test_packed_bytes_are_those_of_finetuning_schedulers_rule() -> None:
+def test_packed_bytes_follow_finetuning_schedulers_rule() -> None:
     model = Attention()
     x = torch.randn(2, 5, 16)
     packed = 0
@@ -221,7 +221,7 @@ def test_live_bytes_fall_as_backward_consumes_them() -> None:
     assert sizes[-1] == 0
 
 
-# -- the training is not touched ----------------------------------------------------------------------------------
+# -- training is not changed --------------------------------------------------------------------------------------
 
 
 def test_gradients_are_bit_identical() -> None:
@@ -260,7 +260,7 @@ def test_modification_in_place_is_an_error_as_without_hooks(what: str) -> None:
             run()
 
 
-def test_graphs_that_are_dropped_free_their_memory() -> None:
+def test_dropped_graphs_free_their_memory() -> None:
     model = nn.Linear(4, 4)
     recorder = SavedTensorsRecorder(model)
     with recorder:
@@ -285,7 +285,7 @@ def test_an_error_in_a_hook_does_not_reach_the_forward_pass(monkeypatch: pytest.
         assert trainer.state.timestamp.batch.value == 4
 
 
-def test_an_exception_of_the_users_passes_and_leaves_no_hooks() -> None:
+def test_an_exception_of_the_training_passes_through_and_no_hooks_are_left() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5))
     recorder = SavedTensorsRecorder(model)
     with pytest.raises(RuntimeError, match='shapes cannot be multiplied'), recorder:
@@ -320,10 +320,10 @@ def test_after_the_window_the_model_is_as_it_was() -> None:
     assert look.looked == 1
 
 
-# -- others' hooks ------------------------------------------------------------------------------------------------
+# -- other hooks --------------------------------------------------------------------------------------------------
 
 
-def test_inside_of_a_users_pair_nothing_is_changed_and_the_report_says_so() -> None:
+def test_inside_of_a_users_pair_nothing_is_changed_and_the_result_lists_the_module() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4))
     packed: list[Tensor] = []
 
@@ -341,7 +341,7 @@ def test_inside_of_a_users_pair_nothing_is_changed_and_the_report_says_so() -> N
     assert '1' in names and '2' not in names
 
 
-def test_a_pair_around_the_whole_batch_is_left_alone() -> None:
+def test_nothing_is_recorded_under_a_pair_around_the_whole_batch() -> None:
     model = nn.Linear(4, 4)
     packed: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or len(packed) - 1, packed.__getitem__):
@@ -351,7 +351,7 @@ def test_a_pair_around_the_whole_batch_is_left_alone() -> None:
     assert any('around the whole batch' in what for what in result.unseen)
 
 
-def test_what_refuses_to_run_under_hooks_runs_in_a_window() -> None:
+def test_functions_that_refuse_saved_tensor_hooks_run_in_a_window() -> None:
     model = nn.Linear(4, 4)
 
     def run() -> None:
@@ -368,7 +368,7 @@ def test_what_refuses_to_run_under_hooks_runs_in_a_window() -> None:
 
 
 @pytest.mark.parametrize('way', ['whole', 'in place'])
-def test_a_compiled_model_is_seen_as_a_whole_and_not_compiled_again(way: str) -> None:
+def test_a_compiled_model_is_recorded_as_a_whole_and_not_compiled_again(way: str) -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -403,7 +403,7 @@ def single_unpack(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
-def test_functions_by_dotted_path_keep_what_they_make() -> None:
+def test_what_a_pack_function_returns_is_counted() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
     x = torch.randn(2, 8)
     paths = ['tests.test_saved_tensors.doubling_pack', 'tests.test_saved_tensors.single_unpack']
@@ -428,7 +428,7 @@ NOT_A_FUNCTION = 3
         ([3, 4], "must be a function, its dotted path, or 'identity_lambda', not 3"),
     ],
 )
-def test_functions_that_can_not_be_had_are_refused_at_construction(functions: Any, words: str) -> None:
+def test_functions_that_can_not_be_found_are_refused_at_construction(functions: Any, words: str) -> None:
     with pytest.raises(ValueError, match='saved_tensors_funcs') as caught:
         SavedTensorsHook(saved_tensors_funcs=functions)
     assert words in str(caught.value)
@@ -453,7 +453,7 @@ def written(path: Path = JSON) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def test_a_window_leaves_json_and_a_table() -> None:
+def test_a_window_writes_json_and_a_table() -> None:
     train(SavedTensorsHook(), batches=5)
     data = written()
     assert (data['rank'], data['epoch'], data['batch'], data['largest_batch']) == (0, 0, 3, 2)
@@ -470,7 +470,7 @@ def test_a_window_leaves_json_and_a_table() -> None:
     assert {entry.kind for entry in entries(Path('test-run'))} == {'saved_tensors_hook', 'saved_tensors_hook.table'}
 
 
-def test_four_microbatches_keep_the_same_in_all_and_a_quarter_at_a_time() -> None:
+def test_four_microbatches_keep_the_same_total_and_a_quarter_at_a_time() -> None:
     train(SavedTensorsHook(), batches=5)
     whole = written()
     train(SavedTensorsHook(folder='micro'), batches=5, device_train_microbatch_size=2)
@@ -481,14 +481,14 @@ def test_four_microbatches_keep_the_same_in_all_and_a_quarter_at_a_time() -> Non
     assert micro['peak_bytes'] * 4 == whole['peak_bytes']
 
 
-def test_of_several_batches_the_largest_is_told_and_the_others_by_their_totals() -> None:
+def test_the_largest_batch_is_reported_in_full_and_the_others_by_their_totals() -> None:
     train(SavedTensorsHook(schedule={'skip': '1ba', 'active': '3ba'}), batches=5, train_dataloader=loader(5))
     data = written(JSON.with_name('rank0.4.saved_tensors.json'))
     assert [row['batch'] for row in data['batches']] == [1, 2, 3]
     assert all(row['total_bytes'] == data['total_bytes'] for row in data['batches'])
 
 
-def test_without_gradients_nothing_is_saved_and_no_hook_is_there() -> None:
+def test_without_gradients_nothing_is_saved_and_no_hooks_are_set() -> None:
     class Look(Callback):
         def eval_batch_end(self, state: State, logger: Logger) -> None:
             _assert_bare(state.model)
@@ -514,7 +514,7 @@ def test_two_recorders_of_one_model_see_the_same() -> None:
     _assert_bare(model)
 
 
-def test_a_graph_that_outlives_its_window_runs_backward_all_the_same() -> None:
+def test_a_graph_that_outlives_its_window_still_runs_backward() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid())
     recorder = SavedTensorsRecorder(model)
     with recorder:

@@ -16,9 +16,9 @@ import torch
 
 import composer_memprof
 from composer_memprof import HostRSS, SavedTensorsHook
-from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
+from composer_memprof.recorders.allocations import allocator_history, annotations, cpu_allocations, out_of_memory
 from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import recorder as modules
@@ -44,11 +44,13 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'flops (Flops)': flops.NEEDS,
     "flops: a CPU's peak": matmul_peak.NEEDS,
     'kineto (TorchProfiler)': kineto.NEEDS,
-    'kineto: the event tree (MemorySnapshot on CPU)': kineto.EVENT_TREE_NEEDS,
+    'kineto: the event tree': kineto.EVENT_TREE_NEEDS,
     'kineto: memory_filename': kineto.MEMORY_TIMELINE_NEEDS,
     'kineto: experimental_config': kineto.EXPERIMENTAL_CONFIG_NEEDS,
-    'allocations (MemorySnapshot on a GPU)': GPU_NEEDS,
-    'allocations (MemorySnapshot on a CPU)': CPU_NEEDS,
+    'allocator_history (MemorySnapshot)': allocator_history.NEEDS,
+    'out_of_memory (MemorySnapshot)': out_of_memory.NEEDS,
+    'annotations (MemorySnapshot)': annotations.NEEDS,
+    'cpu_allocations (MemorySnapshot on CPU)': cpu_allocations.NEEDS,
 }
 
 PACKAGE = Path(composer_memprof.__file__).parent
@@ -72,7 +74,7 @@ def test_the_installed_torch_has_every_private_name() -> None:
 def test_each_module_is_needed_by_a_recorder() -> None:
     with_names = {name.module for name in torch_private.NAMES}
     wanted = {module.__name__ for needs in NEEDS.values() for module in needs}
-    assert with_names - wanted == set()
+    assert with_names == wanted
 
 
 # -- used in one folder only ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""TorchProfiler: Composer's, doing what its documentation says, and more."""
+"""TorchProfiler: what Composer documents for its class of this name, and what ours adds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trace_events(path: Path) -> list[dict[str, Any]]:
     return json.loads(content)['traceEvents']
 
 
-def test_a_window_leaves_a_trace_of_its_batches_and_a_summary() -> None:
+def test_a_window_writes_a_trace_of_its_batches_and_a_summary() -> None:
     train(TorchProfiler(schedule=SOON))
     names = {event.get('name') for event in trace_events(RUN / 'rank0.4.pt.trace.json')}
     assert {'ProfilerStep#2', 'ProfilerStep#3'} <= names
@@ -53,7 +53,7 @@ def test_tensorboards_plugin_reads_the_traces() -> None:
     assert len(run.steps_costs) == 2
 
 
-def test_the_summary_is_sorted_and_cut_as_asked() -> None:
+def test_summary_sort_by_and_summary_row_limit_shape_the_summary() -> None:
     train(TorchProfiler(schedule=SOON, summary_sort_by='self_cpu_memory_usage', summary_row_limit=3))
     rows = [
         line for line in (RUN / 'rank0.4.pt.trace.summary.txt').read_text().splitlines() if 'ms' in line or 'us' in line
@@ -63,7 +63,7 @@ def test_the_summary_is_sorted_and_cut_as_asked() -> None:
     assert [entry.kind for entry in entries(Path('other'))] == ['torch_profiler']
 
 
-def test_gz_is_appended_to_both_names_unless_it_is_there(s3: Any) -> None:
+def test_gz_is_appended_to_both_names_unless_they_have_it(s3: Any) -> None:
     train(TorchProfiler(schedule=SOON, use_gzip=True, remote_file_name='s3://runs/a/{batch}.pt.trace.json'))
     train(TorchProfiler(schedule=SOON, filename='{rank}-{batch}.json.gz', folder='b', remote_file_name='s3://runs/b'))
     assert (RUN / 'rank0.4.pt.trace.json.gz').exists()
@@ -76,7 +76,7 @@ def test_gz_is_appended_to_both_names_unless_it_is_there(s3: Any) -> None:
     assert trace_events(Path('b/0-4.json.gz'))
 
 
-def test_num_traces_to_keep_and_saved_traces_do_as_documented() -> None:
+def test_num_traces_to_keep_and_saved_traces_work_as_documented() -> None:
     callback = TorchProfiler(schedule={'active': '1ba', 'every': '3ba'}, num_traces_to_keep=2, remote_file_name=None)
     train(callback, batches=12)
     assert sorted(path.name for path in RUN.glob('*.json')) == ['rank0.10.pt.trace.json', 'rank0.7.pt.trace.json']
@@ -96,12 +96,12 @@ def test_keeping_none_deletes_after_the_upload(s3: Any) -> None:
     assert {entry.status for entry in entries(RUN)} == {'removed'}
 
 
-def test_keeping_none_without_anyone_to_take_them_keeps_one() -> None:
+def test_keeping_none_without_an_upload_keeps_one() -> None:
     train(TorchProfiler(schedule={'active': '1ba', 'every': '3ba'}, num_traces_to_keep=0))
     assert [path.name for path in RUN.glob('*.json')] == ['rank0.10.pt.trace.json']
 
 
-def test_memory_over_time_works_on_a_cpu() -> None:
+def test_the_memory_page_works_on_a_cpu() -> None:
     callback = TorchProfiler(
         schedule=SOON,
         record_shapes=True,
@@ -167,7 +167,7 @@ def test_further_arguments_reach_torchs_profiler() -> None:
         ({'summary_sort_by': 'time'}, ["summary_sort_by='time'", 'cpu_time_total']),
     ],
 )
-def test_a_mistake_is_refused_at_construction(arguments: dict[str, Any], words: list[str]) -> None:
+def test_a_wrong_parameter_is_refused_at_construction(arguments: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         TorchProfiler(**arguments)
     assert '\n' not in str(caught.value)
@@ -202,7 +202,7 @@ def test_its_own_schedule_counts_before_the_composer_profilers() -> None:
     assert [entry.batch for entry in entries(RUN, 'torch_profiler')] == [7]
 
 
-def test_a_warm_up_that_comes_to_nothing_leaves_no_session() -> None:
+def test_a_cancelled_warm_up_leaves_no_session() -> None:
     trainer = make_trainer(TorchProfiler(schedule={'skip': '3ba', 'warmup': '99ba', 'active': '1ba'}), batches=6)
     with pytest.warns(UserWarning, match='before the first window'):
         trainer.fit()
@@ -220,7 +220,7 @@ def test_the_recorder_works_without_a_trainer(tmp_path: Path) -> None:
     assert 'aten::ones' in {event.get('name') for event in trace_events(tmp_path / 'trace.json')}
 
 
-def test_a_result_is_gone_with_its_last_reader_without_a_garbage_collection() -> None:
+def test_a_result_is_freed_with_its_last_reader_without_the_garbage_collector() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -234,7 +234,7 @@ def test_a_result_is_gone_with_its_last_reader_without_a_garbage_collection() ->
         gc.enable()
 
 
-def test_a_trace_does_not_tell_where_it_was_written_to() -> None:
+def test_a_trace_does_not_contain_its_path() -> None:
     with KinetoRecorder() as recorder:
         torch.ones(3) + 1
     assert recorder.result is not None

@@ -19,12 +19,12 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from composer_memprof.messages import allowed_are, check_switches
-from composer_memprof.recorders.torch_private import event_tree, memory_profiler, profiler, profiler_config
+from composer_memprof.recorders.torch_private import memory_profiler, profiler, profiler_config, profiler_events
 
 #: The modules of ``torch_private`` that a recording needs.
 NEEDS = (profiler,)
 #: Further ones, that the event tree, ``memory_timeline`` and ``experimental_config`` need.
-EVENT_TREE_NEEDS = (event_tree,)
+EVENT_TREE_NEEDS = (profiler_events,)
 MEMORY_TIMELINE_NEEDS = (memory_profiler,)
 EXPERIMENTAL_CONFIG_NEEDS = (profiler_config,)
 
@@ -69,7 +69,7 @@ def _activity(value: Any) -> ProfilerActivity:
     if isinstance(value, ProfilerActivity):
         return value
     if str(value).lower() not in _ACTIVITIES:
-        raise ValueError(f'activities={value!r} is unknown; allowed are {", ".join(_ACTIVITIES)}')
+        raise ValueError(f'activities={value!r} is unknown; {allowed_are(list(_ACTIVITIES), value)}')
     return _ACTIVITIES[str(value).lower()]
 
 
@@ -97,9 +97,9 @@ class KinetoResult:
         """The roots of the event tree.
 
         Raises:
-            RuntimeError: if torch has no event tree.
+            MissingTorchNameError: if torch has no event tree.
         """
-        return event_tree.event_roots(self.profile)
+        return profiler_events.event_roots(self.profile)
 
 
 class KinetoRecorder:

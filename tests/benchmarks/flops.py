@@ -1,4 +1,4 @@
-"""What Flops costs a step that it times, against none; and the one that it traces, against torch's counter."""
+"""The cost of Flops: a timed step against a bare one, and the traced step against torch's own counter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_memprof.recorders.flops.recorder import FlopsRecorder
 
 
 class _Steps(Callback):
-    """Seconds from each batch's end to the next one's, with all that callbacks do between them."""
+    """Seconds from each batch's end to the next one's, callbacks included."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -33,7 +33,7 @@ class _Steps(Callback):
 
 
 def flops(rounds: int, report: Callable[[str, float, float], None]) -> None:
-    """Training of a small GPT in a Trainer, in turn with and without."""
+    """Train a small GPT in a Trainer, alternately with and without Flops."""
     chunk = 20
     steps = {name: _Steps() for name in ('bare', 'ours')}
     trainers = {'bare': _trainer([steps['bare']]), 'ours': _trainer([steps['ours'], Flops()])}
@@ -41,7 +41,7 @@ def flops(rounds: int, report: Callable[[str, float, float], None]) -> None:
     for number in range(rounds * 3 + 1):
         for name in sorted(trainers, reverse=number % 2 == 1):
             trainers[name].fit(duration=f'{chunk}ba')
-            if number:  # the first has the trace; of each the first step has the fit's own start
+            if number:  # the first round has the trace; the first step of each has the start of fit
                 taken[name].append(statistics.median(steps[name].seconds[-chunk + 2 :]))
     for trainer in trainers.values():
         trainer.close()
@@ -52,7 +52,7 @@ def flops(rounds: int, report: Callable[[str, float, float], None]) -> None:
 
 
 def _trace(rounds: int, report: Callable[[str, float, float], None]) -> None:
-    """Forward and backward under the recorder alone, against torch's own counter."""
+    """Forward and backward under the recorder, against torch's own counter."""
     torch.manual_seed(0)
     model = ByteGPT(d_model=192, n_layers=8, max_seq_len=128)
     ids = torch.randint(0, 256, (8, 129))

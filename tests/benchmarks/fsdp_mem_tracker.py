@@ -1,4 +1,4 @@
-"""What FSDPMemTracker's recorder costs a step, against torch's own tracker by hand; and after its window, nothing."""
+"""The cost of FSDPMemTracker's recorder: a step against torch's own tracker, and a step after its window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 
-#: What torch's own tracker costs, as measured for this project: a step under it against bare.
+#: A step under torch's own tracker against a bare one, as measured for this project.
 GOAL = 5.7
 
 

@@ -1,4 +1,4 @@
-"""What SavedTensorsHook's recorder costs a step, within its window and after it."""
+"""The cost of SavedTensorsHook's recorder: a step in its window, and one after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecord
 
 
 def saved_tensors(rounds: int, report: Callable[[str, float, float], None]) -> None:
-    """Forward and backward of an 8-block transformer; hooks go in and out within what is timed."""
+    """Forward and backward of an 8-block transformer. Setting and removing hooks is part of the time."""
     torch.manual_seed(0)
     model = ByteGPT(d_model=192, n_layers=8, max_seq_len=128)
     ids = torch.randint(0, 256, (8, 129))
@@ -34,7 +34,7 @@ def saved_tensors(rounds: int, report: Callable[[str, float, float], None]) -> N
         make['theirs'] = theirs
     taken: dict[str, list[float]] = {name: [] for name in make}
     for number in range(rounds * 6 + 2):
-        # 'after' right after 'ours', the others in turn
+        # 'after' always follows 'ours'; the others alternate
         order = ['bare', 'detach', 'ours', 'after'] if number % 2 else ['ours', 'after', 'detach', 'bare']
         for name in [*order, *(['theirs'] if theirs is not None else [])]:
             begin = time.perf_counter()

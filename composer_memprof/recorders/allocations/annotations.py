@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from composer_memprof.recorders.compiled import is_compiled
-from composer_memprof.recorders.dispatch import in_backward
 from composer_memprof.recorders.model_hooks import Hook
 from composer_memprof.recorders.tensors import named_tensors_in, parts_of, tensors_in
-from composer_memprof.recorders.torch_private import autograd_nodes
+from composer_memprof.recorders.torch_private import compilation, graph_tasks, tensors
+from composer_memprof.recorders.torch_private.graph_tasks import in_backward
+from composer_memprof.recorders.torch_private.tensors import is_modified_view
 from composer_memprof.vocabulary import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER
 
 #: The modules of ``torch_private`` that this one needs.
-NEEDS = (autograd_nodes,)
+NEEDS = (compilation, graph_tasks, tensors)
 #: Rows of each kind that are kept, the newest: a recording may never end.
 _MOST_ROWS = 100_000
 #: In a backward node's metadata: the recording whose hook is on the node.
@@ -112,7 +113,7 @@ class Annotations:
             for tensor in tensors_in(values):
                 # Reading grad_fn of a modified view makes a new node, which changes the order in which gradients are
                 # summed.
-                if not tensor.requires_grad or autograd_nodes.is_modified_view(tensor):
+                if not tensor.requires_grad or is_modified_view(tensor):
                     continue
                 node: Any = tensor.grad_fn  # torch's stub declares ``metadata`` as a method
                 if node is not None and node.metadata.get(_HOOKED_BY) is not self._token:

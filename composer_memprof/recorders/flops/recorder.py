@@ -67,7 +67,7 @@ class FlopsRecorder(WithBlock):
             RuntimeError: if this recorder counts already.
         """
         if self._is_recording:
-            raise RuntimeError('this recorder is active already')
+            raise RuntimeError('this recorder is already active')
         self._is_recording = True
         dispatch.listen(self)
 

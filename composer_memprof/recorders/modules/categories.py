@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from composer_memprof.vocabulary import MEMORY_CATEGORIES
+from composer_memprof import vocabulary
 
-_NAMES = {category.key: category.tracker for category in MEMORY_CATEGORIES}
-PARAMETER, GRADIENT, BUFFER = _NAMES['parameter'], _NAMES['gradient'], _NAMES['buffer']
-ACTIVATION, TEMPORARY, OPTIMIZER_STATE = _NAMES['activation'], _NAMES['temporary'], _NAMES['optimizer_state']
-INPUT, OTHER = _NAMES['input'], _NAMES['unknown']
+_NAMES = {category.key: category.tracker for category in vocabulary.MEMORY_CATEGORIES}
+PARAMETER = _NAMES[vocabulary.PARAMETER]
+GRADIENT = _NAMES[vocabulary.GRADIENT]
+BUFFER = _NAMES[vocabulary.BUFFER]
+ACTIVATION = _NAMES[vocabulary.ACTIVATION]
+TEMPORARY = _NAMES[vocabulary.TEMPORARY]
+OPTIMIZER_STATE = _NAMES[vocabulary.OPTIMIZER_STATE]
+INPUT = _NAMES[vocabulary.INPUT]
+OTHER = _NAMES[vocabulary.UNKNOWN]
 CATEGORIES = (PARAMETER, GRADIENT, BUFFER, ACTIVATION, TEMPORARY, OPTIMIZER_STATE, INPUT, OTHER)
 
 # FSDP2 has these in place of parameters and gradients.

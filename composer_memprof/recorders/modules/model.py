@@ -11,8 +11,8 @@ from torch import nn
 from composer_memprof.messages import allowed_are
 
 FSDP1_REFUSAL = (
-    'the model is sharded with FSDP1, whose flat parameters can not be told apart by module and category; set the '
-    'environment variable FSDP_VERSION=2, with which Composer uses FSDP2'
+    'the model is sharded with FSDP1, whose flat parameters belong to no single module or category; set the '
+    'environment variable FSDP_VERSION=2, so that Composer uses FSDP2'
 )
 
 
@@ -23,7 +23,7 @@ def check_model(model: nn.Module) -> None:
         ValueError: for one without parameters, or under FSDP1.
     """
     if next(model.parameters(), None) is None:
-        raise ValueError(f'the model, a {type(model).__name__}, has no parameters; there is no training to track')
+        raise ValueError(f'the model, a {type(model).__name__}, has no parameters, so there is no training to track')
     if any(_is_fsdp1(module) for module in model.modules()):
         raise ValueError(FSDP1_REFUSAL)
 

@@ -58,7 +58,7 @@ _GUESSED = (OTHER, TEMPORARY, ACTIVATION)
 class ModuleMemoryRecorder(WithBlock):
     """Records the memory of ``model`` while it trains, on CPU or GPU. Training computes the same numbers as without.
 
-    For plain, DDP and FSDP2 models. A ``with`` block tells forward from backward by itself; the optimizer's step has
+    For plain, DDP and FSDP2 models. A ``with`` block recognizes forward and backward by itself; the optimizer's step has
     to be marked, because forward and backward may run inside of it (a closure).
 
     >>> model = torch.nn.Linear(4, 2)
@@ -111,13 +111,13 @@ class ModuleMemoryRecorder(WithBlock):
 
         Raises:
             RuntimeError: if a memory tracker of torch's own is active, or this recorder already is.
-            MissingTorchNameError: for an FSDP2 model, if torch lacks the operators that its memory is told by.
+            MissingTorchNameError: for an FSDP2 model, if torch lacks FSDP2's operators of ``FSDP2_NEEDS``.
         """
         if self._log is not None:
-            raise RuntimeError('this recorder is active already')
+            raise RuntimeError('this recorder is already active')
         tracker = dispatch.foreign_tracker()
         if tracker is not None:
-            raise RuntimeError(f'another tracker is active, {tracker}; leave it before this one begins')
+            raise RuntimeError(f'another tracker is active: {tracker}. Leave it before this recorder starts')
         if self.sharded:
             require(*FSDP2_NEEDS)
         names = FSDP2_CATEGORIES if self.sharded else CATEGORIES

@@ -1,4 +1,4 @@
-"""Which module an operation belongs to: the one whose forward runs, or ran when its backward node was made."""
+"""Find the module of an operation: its forward runs now, or was running when the backward node was made."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunningModule:
         return number
 
     def leave_all(self) -> None:
-        """Leave modules whose forwards an exception ended."""
+        """Leave all modules, after an exception ended their forwards."""
         self._stack = []
 
     @property

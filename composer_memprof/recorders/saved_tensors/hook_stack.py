@@ -25,7 +25,7 @@ class HookStack:
     """Enters our pair on this thread, and notes which modules run under another one.
 
     Args:
-        ledger (Ledger): whose functions are the hooks.
+        ledger (Ledger): its ``pack`` and ``unpack`` are our pair.
         names (Sequence[str]): of modules, by number.
     """
 

@@ -13,7 +13,7 @@ from composer_memprof.recorders.model_hooks import Hook
 from composer_memprof.recorders.modules.names import plain_name
 from composer_memprof.recorders.saved_tensors.hook_stack import HookStack
 from composer_memprof.recorders.saved_tensors.ledger import Ledger
-from composer_memprof.recorders.saved_tensors.saved import ModuleCall
+from composer_memprof.recorders.saved_tensors.saved_storages import ModuleCall
 from composer_memprof.recorders.torch_private import compilation, module_hooks, saved_tensor_hooks
 from composer_memprof.recorders.torch_private.graph_tasks import current_graph_task_id
 

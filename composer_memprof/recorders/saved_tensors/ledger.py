@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from composer_memprof.recorders.saved_tensors.saved import (
+from composer_memprof.recorders.saved_tensors.saved_storages import (
     ACTIVATION,
     BUFFER,
     INPUT,
@@ -51,7 +51,7 @@ class Ledger:
     """Counts the storages of one batch.
 
     Args:
-        model (Module): its parameters and buffers are told apart from activations.
+        model (Module): its parameters and buffers are not counted as activations.
         functions (tuple, optional): pack and unpack, in place of detaching.
     """
 

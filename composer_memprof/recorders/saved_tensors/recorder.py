@@ -139,4 +139,4 @@ def check_has_parameters(model: nn.Module) -> None:
         ValueError: if it has no parameters.
     """
     if next(model.parameters(), None) is None:
-        raise ValueError(f'{type(model).__name__} has no parameters, so that autograd saves nothing to be recorded')
+        raise ValueError(f'{type(model).__name__} has no parameters, so autograd saves nothing')

@@ -14,7 +14,7 @@ from composer_memprof.recorders.saved_tensors.result import (
     SavedTensors,
     ShapeBytes,
 )
-from composer_memprof.recorders.saved_tensors.saved import (
+from composer_memprof.recorders.saved_tensors.saved_storages import (
     ACTIVATION,
     BUFFER,
     INPUT,

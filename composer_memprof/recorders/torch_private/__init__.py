@@ -4,8 +4,8 @@ One module for each area of torch. :func:`private` and :func:`private_attribute`
 the versions of torch that have it. Importing these modules never fails: a name that the installed torch lacks becomes
 a stand-in that raises :class:`MissingTorchNameError` when it is used.
 
-Each recorder lists the modules that it needs in a constant ``NEEDS``; :func:`missing` tells what they lack, and
-:func:`require` raises for it. ``tests/test_torch_private.py`` lists what the installed torch lacks, by recorder.
+Each recorder lists the modules that it needs in a constant ``NEEDS``; :func:`missing` returns the names they lack,
+and :func:`require` raises for them. ``tests/test_torch_private.py`` lists what the installed torch lacks, by recorder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Custom autograd Functions: which one's ``apply`` a Python frame runs."""
+"""Custom autograd Functions: recognize the stack frame of their ``apply``."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ APPLY_CODE = private('torch.autograd.Function.apply.__func__.__code__', seen='2.
 
 
 def function_name(frame: FrameType) -> str:
-    """The name of the Function whose ``apply`` the frame runs."""
+    """The class name of the Function, for a frame that runs ``apply``."""
     return frame.f_locals['cls'].__name__

@@ -1,4 +1,4 @@
-"""The operators of FSDP2 from which the kinds of its memory are told."""
+"""The operators of FSDP2 that show which storages are gathered parameters, gradients and communication buffers."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from composer_memprof.recorders.torch_private import private, private_attribute
-from composer_memprof.vocabulary import CATEGORY_KEYS
+from composer_memprof.vocabulary import UNKNOWN
 
 _Timeline = private('torch.profiler._memory_profiler.MemoryProfileTimeline', seen='2.6 to 2.11', module=__name__)
 _category_indices = private('torch.profiler._memory_profiler._CATEGORY_TO_INDEX', seen='2.6 to 2.11', module=__name__)
@@ -15,8 +15,6 @@ private_attribute(
     'torch.profiler._memory_profiler.MemoryProfileTimeline._coalesce_timeline', seen='2.6 to 2.11', module=__name__
 )
 private_attribute('torch.profiler.profile._memory_profile', seen='2.6 to 2.11', module=__name__)
-
-_UNKNOWN = CATEGORY_KEYS[-1]
 
 
 def memory_by_category(
@@ -26,7 +24,7 @@ def memory_by_category(
     times, rows = _Timeline(profile._memory_profile())._coalesce_timeline(device)
     # torch's names in lower case are the vocabulary's keys. A row begins with a column that is no category.
     keys = {
-        index + 1: _UNKNOWN if category is None else category.name.lower()
+        index + 1: UNKNOWN if category is None else category.name.lower()
         for category, index in _category_indices.items()
     }
     return times, {key: [row[index] for row in rows] for index, key in sorted(keys.items())}

@@ -30,7 +30,7 @@ for _attribute in ('pack_hook', 'unpack_hook'):
 
 
 def push_pair(pair: Any) -> None:
-    """Enter the hooks of a ``torch.autograd.graph.saved_tensors_hooks`` anew."""
+    """Enter the hooks of an existing ``torch.autograd.graph.saved_tensors_hooks`` again."""
     push_hooks(pair.pack_hook, pair.unpack_hook)
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from composer_memprof.recorders.torch_private import private_attribute
+from composer_memprof.recorders.torch_private import private, private_attribute
 
 #: ``(tensor)``: how many in-place operations have changed it.
 version_of = private_attribute('torch.Tensor._version', seen='2.7 to 2.11', module=__name__)
 #: ``(tensor)``: the tensor that it is a view of, or None.
 base_of = private_attribute('torch.Tensor._base', seen='2.7 to 2.11', module=__name__)
+_is_view = private('torch.Tensor._is_view', seen='2.6 to 2.11', module=__name__)
 #: ``(storage)``: the address of torch's own object, the same for all Python objects of one storage.
 cdata_of = private_attribute('torch.UntypedStorage._cdata', seen='2.7 to 2.11', module=__name__)
 
@@ -20,8 +21,13 @@ COO_PARTS = ('_indices', '_values')
 for _method in COO_PARTS:
     private_attribute(f'torch.Tensor.{_method}', seen='2.7 to 2.11', module=__name__)
 
-#: The method that a class has whose tensors wrap others, as DTensor does.
+#: The method by which the class of a wrapper, such as DTensor, is recognized.
 FLATTEN = '__tensor_flatten__'
+
+
+def is_modified_view(tensor: torch.Tensor) -> bool:
+    """True if ``tensor`` is a view whose memory was written in place."""
+    return _is_view(tensor) and version_of(tensor) > 0
 
 
 def inner_tensors(wrapper: Any) -> list[torch.Tensor]:

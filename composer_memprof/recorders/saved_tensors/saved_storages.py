@@ -75,7 +75,7 @@ class Hold:
 
 
 class SavedTensor(Hold):
-    """What a graph keeps in place of a tensor whose storage is counted while it is held."""
+    """What a graph keeps in place of a tensor, if the tensor's storage is counted while it is held."""
 
     __slots__ = ('is_first', 'more', 'payload', 'version')
 
