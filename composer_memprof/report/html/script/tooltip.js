@@ -1,14 +1,18 @@
-'use strict';
-// What floats beside the pointer, or beside what the keyboard is at, and tells what is there.
-
-class Tip {
+/** The box beside the pointer, or beside what the keyboard is at. */
+export class Tooltip {
+  /** @param {HTMLElement} stage what the box is placed in; has an element of class `tip` */
   constructor(stage) {
     this.stage = stage;
-    this.box = stage.querySelector('.tip');
+    const box = stage.querySelector('.tip');
+    if (!(box instanceof HTMLElement)) throw new Error('the page has no tooltip here');
+    this.box = box;
   }
 
-  // Beside the pointer.
-  showAt(event, lines) {
+  /**
+   * @param {MouseEvent} event
+   * @param {(Node | string)[]} lines
+   */
+  showAtPointer(event, lines) {
     const { left, top } = this.stage.getBoundingClientRect();
     this.show(lines, event.clientX - left, event.clientY - top);
   }
@@ -17,6 +21,11 @@ class Tip {
     this.box.hidden = true;
   }
 
+  /**
+   * @param {(Node | string)[]} lines
+   * @param {number} x in the stage
+   * @param {number} y in the stage
+   */
   show(lines, x, y) {
     const { box, stage } = this;
     box.hidden = false;
