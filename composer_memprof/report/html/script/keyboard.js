@@ -59,9 +59,9 @@ export function commandOf(event, keys) {
 export function listenToKeys(target, keys, commands) {
   target.addEventListener('keydown', (event) => {
     const command = commandOf(event, keys);
-    const known = command && commands(event);
-    if (!known || !known[command]) return;
+    const run = command && commands(event)?.[command];
+    if (!run) return;
     event.preventDefault();
-    known[command]();
+    run();
   });
 }

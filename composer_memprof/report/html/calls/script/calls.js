@@ -7,16 +7,18 @@ export class ThreadCalls {
    * @param {number} thread
    */
   constructor({ header, columns }, thread) {
-    const { name, start, duration, depth } = columns;
     this.tick = header.tick;
-    [this.start, this.duration, this.depth, this.name] = [start, duration, depth, name];
+    this.start = columns.start;
+    this.duration = columns.duration;
+    this.depth = columns.depth;
+    this.name = columns.name;
     /** @type {number[]} indices in the columns */
     this.calls = [];
     let deepest = 0;
     columns.thread.forEach((other, call) => {
       if (other !== thread) return;
       this.calls.push(call);
-      deepest = Math.max(deepest, depth[call]);
+      deepest = Math.max(deepest, this.depth[call]);
     });
     this.rows = deepest + 1;
   }

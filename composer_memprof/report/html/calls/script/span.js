@@ -7,7 +7,8 @@ export class Span {
   constructor(end, least) {
     this.end = end;
     this.least = least;
-    [this.from, this.to] = [0, 0];
+    this.from = 0;
+    this.to = 0;
     this.showAll();
   }
 

@@ -31,8 +31,7 @@ export class CallNode {
     this.key = key;
     this.frames = frames;
     this.parent = parent;
-    /** @type {number} */
-    this.level = parent ? parent.level + 1 : 0;
+    this.level = levelBelow(parent);
     this.bytes = 0;
     this.blocks = 0;
     /** @type {Map<number, number>} */
@@ -68,6 +67,14 @@ export class CallNode {
     for (let node = /** @type {CallNode} */ (this); node.parent; node = node.parent) keys.unshift(node.key);
     return keys;
   }
+}
+
+/**
+ * @param {CallNode | null} parent
+ * @returns {number}
+ */
+function levelBelow(parent) {
+  return parent ? parent.level + 1 : 0;
 }
 
 /**

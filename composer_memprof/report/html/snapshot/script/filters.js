@@ -15,15 +15,16 @@ export class Filters {
     this.recording = recording;
     this.timeline = timeline;
     this.frames = frames;
-    this.clear();
-  }
-
-  clear() {
     this.smallest = 0;
     /** @type {boolean[] | null} of each stack */
     this.found = null;
     /** @type {Set<number>} */
     this.foundLines = new Set();
+  }
+
+  clear() {
+    this.smallest = 0;
+    this.found = null;
   }
 
   get isActive() {

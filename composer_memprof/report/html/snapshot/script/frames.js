@@ -58,9 +58,7 @@ export class FrameText {
    * @param {string} text in lower case
    */
   matches(text) {
-    return this.frames.map(([file, , name]) =>
-      `${this.files[file]} ${this.names[name]}`.toLowerCase().includes(text),
-    );
+    return this.frames.map(([file, , name]) => `${this.files[file]} ${this.names[name]}`.toLowerCase().includes(text));
   }
 }
 
@@ -71,5 +69,9 @@ export class FrameText {
  */
 export function shortSymbol(symbol) {
   if (!symbol.includes('::')) return symbol;
-  return symbol.replace(/\((?!anonymous).*$/, '').split('::').slice(-2).join('::');
+  return symbol
+    .replace(/\((?!anonymous).*$/, '')
+    .split('::')
+    .slice(-2)
+    .join('::');
 }

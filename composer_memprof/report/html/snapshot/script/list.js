@@ -95,7 +95,11 @@ export class BlockList {
     const { timeline, moment, listed } = model;
     const total = formatBytes(timeline.total[moment]);
     byId('live-title', HTMLElement).textContent = `${total} allocated at ${model.timeText(moment)}`;
-    for (const [id, name] of [['at-failure', 'failure'], ['at-peak', 'peak'], ['at-moment', 'clicked']]) {
+    for (const [id, name] of [
+      ['at-failure', 'failure'],
+      ['at-peak', 'peak'],
+      ['at-moment', 'clicked'],
+    ]) {
       byId(id, HTMLElement).setAttribute('aria-pressed', String(listed === name));
     }
     byId('at-moment', HTMLButtonElement).disabled = model.clicked === null;

@@ -100,7 +100,12 @@ export class Model {
     const ranked = [...sizes].filter(([key]) => key !== NO_KEY).sort(([, one], [, other]) => other - one);
     const colors = this.header.categories.map(({ color }) => color);
     const fixed = grouping.name === 'category' ? colors : null;
-    return new Palette(grouping, ranked.map(([key]) => key), this.isDark, fixed);
+    return new Palette(
+      grouping,
+      ranked.map(([key]) => key),
+      this.isDark,
+      fixed,
+    );
   }
 
   /** @param {boolean} isDark */

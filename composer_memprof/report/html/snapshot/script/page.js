@@ -46,8 +46,9 @@ export class Page {
 
   openModel() {
     const { model } = this;
-    const all = document.querySelectorAll('.facts');
-    all.forEach((facts, index) => facts.toggleAttribute('hidden', index !== model.number));
+    document.querySelectorAll('.facts').forEach((facts, index) => {
+      facts.toggleAttribute('hidden', index !== model.number);
+    });
     byId('at-failure', HTMLElement).hidden = model.timeline.failure === null;
     this.controls.clearFilters();
     this.controls.open(model);

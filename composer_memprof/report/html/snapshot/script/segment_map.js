@@ -4,7 +4,7 @@ import { formatBytes, formatCount, formatPlural } from '../../script/format.js';
 import { listenToKeys, SEGMENT_KEYS } from '../../script/keyboard.js';
 import { Tooltip } from '../../script/tooltip.js';
 import { Grouping } from './groupings.js';
-import { ALLOCATED, AWAITING, FREE, isSplit, BAR, segmentLayout, segmentsOf } from './segment_layout.js';
+import { ALLOCATED, AWAITING, BAR, FREE, isSplit, segmentLayout, segmentsOf } from './segment_layout.js';
 import { factList, tooltipLines } from './text.js';
 
 /** @import { Actions, SegmentGroup } from './types.d.ts' */

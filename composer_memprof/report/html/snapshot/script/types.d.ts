@@ -1,8 +1,8 @@
 /** What data.py writes into the page, and what the parts of the page share. Not part of the page. */
 
 import type { Column } from '../../script/packed.js';
-import type { Grouping } from './groupings.js';
 import type { CallNode } from './call_tree.js';
+import type { Grouping } from './groupings.js';
 
 /** [file, line, function], the first and last as indices. */
 export type FrameRow = [number, number, number];

@@ -12,12 +12,15 @@ export class View {
   /** @param {Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
-    const reserved = timeline.reservedSizes?.reduce((one, other) => Math.max(one, other), 0) ?? 0;
+    const reserved = Array.from(timeline.reservedSizes ?? []).reduce((one, other) => Math.max(one, other), 0);
     const peak = timeline.total[timeline.peak];
     // The reserved line is in view too, unless it is so high that the blocks would be flat.
     this.ceiling = Math.max(peak, Math.min(reserved, peak * 1.5), 1) * 1.03;
     this.axis = new Axis(timeline, true);
-    [this.from, this.to, this.bottom, this.top] = [0, this.axis.length, 0, this.ceiling];
+    this.from = 0;
+    this.to = this.axis.length;
+    this.bottom = 0;
+    this.top = this.ceiling;
   }
 
   get width() {
@@ -29,7 +32,8 @@ export class View {
   }
 
   showAll() {
-    [this.bottom, this.top] = [0, this.ceiling];
+    this.bottom = 0;
+    this.top = this.ceiling;
     this.show(0, this.axis.length);
   }
 
