@@ -55,6 +55,7 @@ def test_every_module_is_part_of_a_page() -> None:
 def modules(monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
     """Modules of these names and texts instead of the pages' own."""
     monkeypatch.setattr(bundling, 'source', lambda name: texts[name.removesuffix('.js')])
+    bundle.cache_clear()
 
 
 def test_a_module_comes_once_and_after_those_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ of a declaration. Declarations of all modules end up in one scope, so their name
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections import Counter
@@ -16,11 +17,11 @@ _IMPORT = re.compile(r"^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from '(\.[^']+)';\n",
 _EXPORT = re.compile(r'^export (?=(?:async )?(?:class|const|function|let)\b)', re.MULTILINE)
 _DECLARED = re.compile(r'^(?:export )?(?:async )?(?:class|const|function|let) (\w+)', re.MULTILINE)
 _UNSUPPORTED = re.compile(r'^(?:import|export)\b.*', re.MULTILINE)
-_LINE = re.compile(r'.+')
-_COMMENT = re.compile(r'^ *//.*\n|/\*\*(?:(?!\*/)[\s\S])*\*/ ?', re.MULTILINE)
+_COMMENT = re.compile(r'^ *//[^\n]*\n|/\*\*[\s\S]*?\*/ ?', re.MULTILINE)
 _INDENT = re.compile(r'\n\s+')
 
 
+@functools.cache
 def bundle(entry: str) -> str:
     """The script that begins with ``entry`` (a path below ``report/html``) and all modules that it imports.
 
@@ -53,7 +54,7 @@ def _collect(name: str, modules: dict[str, str], importing: tuple[str, ...]) -> 
 
 def _plain(name: str, text: str) -> str:
     text = _EXPORT.sub('', _IMPORT.sub('', _COMMENT.sub('', text)))
-    unsupported = _UNSUPPORTED.search(text) or next((x for x in _LINE.finditer(text) if x[0].count('`') % 2), None)
+    unsupported = _UNSUPPORTED.findall(text) + [line for line in text.split('\n') if line.count('`') % 2]
     if unsupported:
         raise ValueError(f'{name}: not supported in a module of a page: {unsupported[0]}')
     return _INDENT.sub('\n', text).lstrip()

@@ -13,6 +13,7 @@ const MIN_LABEL_WIDTH = 40;
 const LETTER_WIDTH = 5.8;
 const MIN_LETTERS = 4;
 const TICK_DISTANCE = 90;
+const TICK_WIDTH = 45;
 const MARK_DISTANCE = 60;
 
 /** The calls of a thread over time, each in the row below the call that made it. */
@@ -86,7 +87,7 @@ export class CallChart {
     let last = Number.NEGATIVE_INFINITY;
     for (let time = Math.ceil(span.from / step) * step; time <= span.to; time += step) {
       const left = this.x(time, span);
-      if (left - last < TICK_DISTANCE) continue;
+      if (left - last < TICK_DISTANCE || left > this.width - TICK_WIDTH) continue;
       last = left;
       this.ink.fillText(formatTime(time), left + 2, 6);
     }

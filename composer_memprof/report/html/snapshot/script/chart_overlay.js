@@ -65,12 +65,16 @@ export function drawReserved(ink, chart, { view, timeline }, theme) {
   ink.lineTo(chart.x(view.axis.length), chart.y(sizes[sizes.length - 1]));
   ink.stroke();
   ink.setLineDash([]);
-  ink.lineWidth = 1;
-  ink.fillStyle = theme('soft');
+  ink.fillStyle = theme('text');
+  ink.strokeStyle = theme('ground'); // an outline, so that the label is seen on any band
+  ink.lineWidth = 3;
   ink.textAlign = 'left';
   ink.textBaseline = 'bottom';
   const first = chart.y(sizes[Math.max(lastAtMost(moments, view.axis.momentAt(view.from)), 0)]);
-  ink.fillText('reserved', chart.box.left + 6, first - 3 > chart.box.top + 12 ? first - 3 : first + 16);
+  const y = first - 3 > chart.box.top + 12 ? first - 3 : first + 16;
+  ink.strokeText('reserved', chart.box.left + 6, y);
+  ink.fillText('reserved', chart.box.left + 6, y);
+  ink.lineWidth = 1;
 }
 
 /**

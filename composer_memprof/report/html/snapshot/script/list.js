@@ -4,7 +4,7 @@
  */
 
 import { byId, make } from '../../script/dom.js';
-import { formatBytes, formatCount, formatPlural } from '../../script/format.js';
+import { formatBytes, formatCount } from '../../script/format.js';
 import { blockRows, groupRows } from './rows.js';
 import { swatch } from './text.js';
 
@@ -44,12 +44,12 @@ export const COLUMNS = [
     cell: (row, model) => [`${shareOf(row, model).toFixed(1)} %`],
   },
   {
-    width: '6.4rem',
+    width: '4.6rem',
     className: 'number blocks',
     head: ({ listedBy }) => (listedBy ? 'Blocks' : ''),
     cell: ({ blocks, hasSmaller }) => {
       if (blocks === null) return [''];
-      return [blocks ? `${formatPlural(blocks, 'block')}${hasSmaller ? ' +' : ''}` : 'smaller'];
+      return [blocks ? `${formatCount(blocks)}${hasSmaller ? ' +' : ''}` : 'smaller'];
     },
   },
   {

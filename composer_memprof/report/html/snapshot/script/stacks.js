@@ -14,7 +14,11 @@ export function stackElements(model, stack) {
   if (!frames.length) return [make('p', { className: 'hint', textContent: 'No stack was recorded for it.' })];
   const path = recording.columns.pathOfStack[stack];
   const own = header.paths[path];
-  const details = make('details', {}, make('summary', { textContent: `All ${frames.length} frames, innermost first` }));
+  const details = make(
+    'details',
+    {},
+    make('summary', { textContent: `All frames (${frames.length}), innermost first` }),
+  );
   details.addEventListener('toggle', () => {
     if (details.children.length === 1) details.append(frameList(model, frames, own));
   });
