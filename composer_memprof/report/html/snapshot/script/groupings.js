@@ -1,5 +1,6 @@
 import { curveOfId } from './ids.js';
 
+/** @import { Column } from '../../script/packed.js' */
 /** @import { Recording } from './types.d.ts' */
 /** @import { Timeline } from './timeline.js' */
 /** @import { FrameText } from './frames.js' */
@@ -16,13 +17,15 @@ export class Grouping {
    * @param {ArrayLike<number>} [parts.curveKeys] of the curves of smaller blocks
    * @param {(key: number) => string} parts.label
    * @param {(key: number) => string} [parts.within] the frame of a library that made the call, or ''
+   * @param {string[] | null} [parts.colors] `#rrggbb` of each key, where they are fixed
    */
-  constructor(name, { keys, curveKeys = [], label, within = () => '' }) {
+  constructor(name, { keys, curveKeys = [], label, within = () => '', colors = null }) {
     this.name = name;
     this.keys = keys;
     this.curveKeys = curveKeys;
     this.label = label;
     this.within = within;
+    this.colors = colors;
   }
 
   /** @param {number} id */
@@ -35,9 +38,18 @@ export class Grouping {
     return [this.label(key), this.within(key)].filter(Boolean).join(' ');
   }
 
-  /** True if it tells any blocks apart. */
+  /** The keys of all blocks and curves. */
+  allKeys() {
+    /** @type {Set<number>} */
+    const found = new Set();
+    for (const keys of [this.keys, this.curveKeys]) for (let at = 0; at < keys.length; at++) found.add(keys[at]);
+    return found;
+  }
+
+  /** False if all blocks have the same key, 0. */
   get isUseful() {
-    return Array.from(this.keys).some((key) => key !== 0);
+    for (let block = 0; block < this.keys.length; block++) if (this.keys[block] !== 0) return true;
+    return false;
   }
 }
 
@@ -52,7 +64,7 @@ export class Grouping {
 export function groupingsOf({ header }, timeline, frames) {
   const lines = withoutStack(header, timeline, timeline.line, header.lines.length);
   const paths = withoutStack(header, timeline, timeline.path, header.paths.length);
-  const phases = Int32Array.from(timeline.born, (born) => {
+  const phases = timeline.born.map((born) => {
     const phase = born > 0 ? timeline.phaseOf(born) : -1;
     return phase < 0 ? 0 : 1 + timeline.phases.names[phase];
   });
@@ -60,6 +72,7 @@ export function groupingsOf({ header }, timeline, frames) {
     keys: timeline.category,
     curveKeys: timeline.curveCategories,
     label: (key) => header.categories[key].label,
+    colors: header.categories.map(({ color }) => color),
   });
   const line = new Grouping('line', {
     keys: lines.keys,
@@ -88,13 +101,13 @@ export function groupingsOf({ header }, timeline, frames) {
  *
  * @param {Recording['header']} header
  * @param {Timeline} timeline
- * @param {ArrayLike<number>} keys
+ * @param {Column} keys
  * @param {number} next
  */
 function withoutStack(header, timeline, keys, next) {
   /** @type {Map<string, number>} */
   const known = new Map();
-  const all = Int32Array.from(keys, (key, block) => {
+  const all = keys.map((key, block) => {
     if (timeline.stack[block]) return key;
     const category = header.categories[timeline.category[block]].label;
     const module = timeline.tensor[block] ? '' : header.modules[timeline.module[block]];

@@ -19,10 +19,10 @@ export function drawLegend(model, actions) {
   const { grouping } = palette;
   /** @type {{key: number, bytes: number}[]} */
   const groups = model.groupsAt(model.moment, grouping).filter(({ key }) => key !== NO_KEY);
-  if (palette.fixed) {
+  if (grouping.colors) {
     // There are few, and the timeline shows all of them.
     const listed = new Set(groups.map(({ key }) => key));
-    for (const key of new Set(Array.from(grouping.keys))) if (!listed.has(key)) groups.push({ key, bytes: 0 });
+    for (const key of grouping.allKeys()) if (key !== NO_KEY && !listed.has(key)) groups.push({ key, bytes: 0 });
   }
   const entries = groups.slice(0, MAX_ENTRIES).map(({ key, bytes }) => {
     const label = grouping.fullLabel(key);

@@ -95,16 +95,12 @@ export class Model {
   /** @param {Grouping} grouping */
   paletteOf(grouping) {
     const sizes = new Map(this.groupsAt(this.timeline.peak, grouping).map(({ key, bytes }) => [key, bytes]));
-    for (const key of Array.from(grouping.keys)) if (!sizes.has(key)) sizes.set(key, 0);
-    for (const key of Array.from(grouping.curveKeys)) if (!sizes.has(key)) sizes.set(key, 0);
+    for (const key of grouping.allKeys()) if (!sizes.has(key)) sizes.set(key, 0);
     const ranked = [...sizes].filter(([key]) => key !== NO_KEY).sort(([, one], [, other]) => other - one);
-    const colors = this.header.categories.map(({ color }) => color);
-    const fixed = grouping.name === 'category' ? colors : null;
     return new Palette(
       grouping,
       ranked.map(([key]) => key),
       this.isDark,
-      fixed,
     );
   }
 

@@ -16,12 +16,11 @@ export class Palette {
    * @param {Grouping} grouping
    * @param {number[]} ranked keys, the largest first: it gets the color that is easiest to tell apart
    * @param {boolean} isDark
-   * @param {string[] | null} [fixed] `#rrggbb` of each key, instead of a color by rank
    */
-  constructor(grouping, ranked, isDark, fixed = null) {
+  constructor(grouping, ranked, isDark) {
+    const fixed = grouping.colors;
     this.grouping = grouping;
     this.ranked = ranked;
-    this.fixed = fixed;
     /** @type {Map<number, Color>} */
     this.colors = new Map(ranked.map((key, rank) => [key, fixed ? colorFromHex(fixed[key]) : colorOfRank(rank)]));
     this.colors.set(NO_KEY, GRAY);
@@ -47,7 +46,7 @@ export class Palette {
    * @param {boolean} isDark
    */
   inMode(isDark) {
-    return new Palette(this.grouping, this.ranked, isDark, this.fixed);
+    return new Palette(this.grouping, this.ranked, isDark);
   }
 
   /**
