@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= yamls/quickstart.yaml
+PAGES := tests/pages
+# The node of the virtual environment, so that none need be installed.
+NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-dist test-gpu bench lint docs clean
@@ -28,16 +31,17 @@ test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
 
-lint: $(VENV)/.installed-dev  ## style and types
+lint: $(VENV)/.installed-dev $(PAGES)/node_modules/.installed  ## style and types, of the pages' scripts too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(NPM) run --silent lint
 
 docs: $(VENV)/.installed-dev  ## the API reference, from the docstrings, in build/docs
 	$(BIN)/pdoc --docformat google -o build/docs $(addprefix composer_memprof.,callbacks schedule recorders artifacts analysis config runner)
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.
@@ -51,6 +55,11 @@ $(BIN)/python:
 		sys.exit(0 if (3, 10) <= v <= (3, 12) else "composer_memprof needs Python 3.10 to 3.12, not %d.%d; choose one: make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet uv || echo 'uv could not be installed; installing with pip, which takes some minutes'
+
+$(PAGES)/node_modules/.installed: $(PAGES)/package.json $(VENV)/.installed-dev
+	@echo 'installing the linter and the type checker of the pages into $(PAGES)/node_modules (once; about 130 MB)'
+	@$(NPM) install --loglevel=error
+	@touch $@
 
 $(VENV)/.installed: setup.cfg $(BIN)/python
 	@echo 'installing composer_memprof into $(VENV) (once; about 5 GB with torch)'

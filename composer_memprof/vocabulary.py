@@ -32,6 +32,17 @@ PHASES = (
     BETWEEN_BATCHES,
 )
 
+#: In pages. Phases that are not here have ``UNKNOWN_COLOR``.
+PHASE_COLORS = {
+    FORWARD: '#4c78a8',
+    BACKWARD: '#e59641',
+    OPTIMIZER: '#54a24b',
+    DATALOADER: '#cc5c5c',
+    EVAL: '#7e68b0',
+    CHECKPOINT: '#45ada8',
+}
+UNKNOWN_COLOR = '#969ca6'
+
 
 # -- categories of memory -------------------------------------------------------------------------------------------
 

@@ -147,13 +147,13 @@ def test_a_snapshot_without_a_history_has_a_page_that_says_so(content: dict[str,
 def test_what_the_snapshot_was_taken_for_is_said() -> None:
     oom = {'requested': 3 * MIB, 'free': MIB, 'message': HOSTILE}
     page = snapshot_page(recorded(('alloc', 1, 10, 'f'), oom=oom, error=f'OutOfMemoryError: {HOSTILE}'), 'x')
-    assert 'Out of memory: 3.0 MiB asked for' in page
+    assert 'Out of memory: 3.0 MiB requested' in page
     assert '1.0 MiB free on the device' in page
     assert 'OutOfMemoryError: &lt;/script&gt;' in page
     page = snapshot_page(
         recorded(('alloc', 1, 10, 'f'), error=f'ValueError: {HOSTILE}', phases=[[0, 3, 'forward']]), 'x'
     )
-    assert 'Training broke off, batch 3, forward' in page
+    assert 'Training failed, batch 3, forward' in page
     assert 'ValueError: &lt;/script&gt;' in page
 
 
@@ -461,7 +461,7 @@ def test_a_piece_of_the_call_tree_is_pointed_at_and_chosen(opened: Any) -> None:
     assert '/home/me/train.py:10' in chosen
     assert 'faint' in cell(page, 'step').get_attribute('class')
     assert 'faint' not in cell(page, 'main').get_attribute('class')
-    page.click('#chosen button:text("Let go")')
+    page.click('#chosen button:text("Clear selection")')
     assert page.locator('#flame .faint').count() == 0
 
 
@@ -482,7 +482,7 @@ def test_the_call_tree_is_zoomed_into_and_out_of(opened: Any) -> None:
     assert cell(page, 'step').count() == 1
     assert page.locator('#flame-back:disabled').count() == 1
     cell(page, 'main').click()
-    page.click('#chosen button:text("Zoom into it")')
+    page.click('#chosen button:text("Zoom in")')
     assert cell(page, 'step').count() == 0
 
 
@@ -507,7 +507,7 @@ def test_filters_hold_for_the_call_tree(opened: Any) -> None:
     page = opened(a_call_tree())
     page.fill('#find', 'step')
     assert cell(page, 'main').count() == 0
-    assert '16.0 MiB at the peak, of what the filters let through' in page.inner_text('#flame .all')
+    assert '16.0 MiB at the peak, filtered' in page.inner_text('#flame .all')
     page.fill('#find', '')
     page.fill('#smallest', '20 MiB')
     assert page.locator('#flame .own').count() == 2
@@ -537,8 +537,8 @@ def test_the_segments_are_told_in_words_and_pointed_at(opened: Any) -> None:
     page = opened(segments())
     words = page.inner_text('#segments-words')
     assert '38.0 MiB reserved in 3 segments: 14.0 MiB allocated' in words
-    assert '2.0 MiB freed and awaited by another stream' in words
-    assert '6.0 MiB free in split segments beside their blocks, 16.0 MiB free in 1 empty segment' in words
+    assert '2.0 MiB freed but still used by another stream' in words
+    assert '6.0 MiB free beside blocks in split segments, 16.0 MiB free in 1 empty segment' in words
     assert 'The largest free block is 16.0 MiB' in words
     told = []
     for share, row in ((0.05, 0), (0.5, 0), (0.05, 2)):
@@ -546,7 +546,7 @@ def test_the_segments_are_told_in_words_and_pointed_at(opened: Any) -> None:
         told.append(page.inner_text('#segments .tip'))
     assert '4.0 MiB' in told[0] and 'of0' in told[0] and 'a segment of 20.0 MiB, Large on stream 0' in told[0]
     assert '6.0 MiB' in told[1] and 'fragmentation' in told[1]
-    assert '16.0 MiB' in told[2] and 'all of its segment' in told[2] and 'expandable' in told[2]
+    assert '16.0 MiB' in told[2] and 'the whole segment' in told[2] and 'expandable' in told[2]
 
 
 def test_a_block_in_a_segment_is_chosen_as_elsewhere_and_what_is_free_tells_of_its_segment(opened: Any) -> None:
@@ -579,7 +579,7 @@ def test_of_thousands_of_segments_the_largest_are_drawn_and_the_others_as_one(op
     page = opened(loaded({'device_traces': [[]], 'segments': held}), max_bytes=200_000)
     words = page.inner_text('#segments-words')
     assert 'in 1,500 segments' in words
-    assert 'are drawn one by one, the others of each pool and stream as one' in words
+    assert 'are drawn one by one, the others as one segment for each pool and stream' in words
     page.focus('#segment-map')
     page.keyboard.press('ArrowRight')
     assert HOSTILE[:20] in page.inner_text('#segments .tip')
@@ -606,8 +606,8 @@ def a_failure() -> Snapshot:
 def test_a_failure_comes_first_and_lists_what_was_allocated_then(opened: Any) -> None:
     page = opened(a_failure())
     told = page.inner_text('#failure')
-    assert told.startswith('Out of memory on cuda 0, batch 5, backward: 32.0 MiB asked for')
-    for words in ('8.0 MiB free', '96.0 MiB reserved', 'no memory', 'asked for by /home/me/train.py:7 asks'):
+    assert told.startswith('Out of memory on cuda 0, batch 5, backward: 32.0 MiB requested')
+    for words in ('8.0 MiB free', '96.0 MiB reserved', 'no memory', 'requested by /home/me/train.py:7 asks'):
         assert words in told
     assert page.inner_text('.to-failure') == 'At the failure 16.0 MiB'
     assert page.inner_text('#live-title').startswith('16.0 MiB allocated at 2 ms, event 3')

@@ -1,4 +1,4 @@
-"""Pages that load nothing from elsewhere: templates, styles, scripts, and the numbers packed into them.
+"""Pages that load nothing from elsewhere: ``snapshot`` of a memory snapshot, ``calls`` of Python calls.
 
-``snapshot`` is the page of a memory snapshot, ``calls`` that of Python calls.
+Each is a template, a style, and a script that ``bundle`` joins from the modules in ``script`` folders.
 """

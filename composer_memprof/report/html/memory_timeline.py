@@ -1,4 +1,4 @@
-"""A page with memory over time by category: one file, no script, nothing loaded from elsewhere."""
+"""A page with memory over time by category: one file, without a script. Loads nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 
 from composer_memprof.messages import human_bytes
 from composer_memprof.recorders.kineto import MemoryTimeline
-from composer_memprof.report.html.pages import CATEGORY_COLORS, PAGES
+from composer_memprof.report.html.pages import PAGES
+from composer_memprof.vocabulary import AUTOGRAD_DETAIL, MEMORY_CATEGORIES, UNKNOWN_COLOR, MemoryCategory
 
 _WIDTH, _HEIGHT = 1000, 380
-#: More points than the eye can tell apart are merged, each span of time keeping its largest total.
+#: More points are merged: each span of time keeps its largest total.
 _MAX_POINTS = 1500
+_CATEGORIES = {category.key: category for category in (*MEMORY_CATEGORIES, AUTOGRAD_DETAIL)}
 
 
 def write_memory_timeline(timeline: MemoryTimeline, path: Path) -> None:
@@ -40,12 +42,13 @@ def _drawing(timeline: MemoryTimeline) -> dict[str, object]:
     floor = np.full(len(times), float(_HEIGHT))
     bands = []
     for index, name in enumerate(names):
+        category = _CATEGORIES.get(name, MemoryCategory(name, name, '', UNKNOWN_COLOR))
         upper, lower = y[index], y[index - 1] if index else floor
         points = [*zip(x, upper), *zip(x[::-1], lower[::-1])]
         bands.append(
             {
-                'name': name.replace('_', ' '),
-                'color': CATEGORY_COLORS.get(name, '#a0a0a0'),
+                'name': category.label,
+                'color': category.color,
                 'points': ' '.join(f'{a:.1f},{b:.1f}' for a, b in points),
                 'at_peak': human_bytes(at_peak[index]),
             }

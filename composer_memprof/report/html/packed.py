@@ -1,6 +1,6 @@
-"""Many numbers in a page: columns as one gzipped base64 text, which ``packed.js`` takes apart.
+"""Large data in a page: columns of numbers as one gzipped base64 text, which ``script/packed.js`` reads.
 
-Nothing of it can be mistaken for HTML, whatever names it holds.
+Base64 can not be mistaken for HTML, whatever names the data has.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 
 def pack(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> str:
-    """A header that JSON can hold and named columns: of int32, or of float64 for what may be larger.
+    """A JSON header and named columns as text. Integers of up to 32 bits stay int32, others become float64.
 
-    Columns are stored as differences, and all first bytes before all second ones, which gzip makes half as large.
+    Columns are stored as differences, all first bytes before all second ones: gzip makes that half as large.
     """
     parts = []
     listed = []
