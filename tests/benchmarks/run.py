@@ -37,7 +37,7 @@ from tests.conftest import Regression, loader
 NEVER = {'skip': '1000000ba', 'active': '1ba'}
 
 
-class StepTimes(Callback):
+class BatchTimer(Callback):
     """Seconds from each batch's start to its end, as the training thread sees it."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ def profiling(rounds: int) -> None:
     medians: dict[str, list[float]] = {name: [] for name in make}
     for number in range(rounds * 3):
         for name in sorted(make, reverse=number % 2 == 1):
-            times = StepTimes()
+            times = BatchTimer()
             # Between them, so that each step's own end is in it, and the window's end is not.
             trainer = gpt_trainer([times, make[name]()], batches)
             trainer.fit()
@@ -169,7 +169,7 @@ def sampling(rounds: int) -> None:
         '2 Hz': lambda: [HostRSS(interval=0.5)],
         '10 Hz': lambda: [HostRSS(interval=0.1)],
     }
-    times = {name: StepTimes() for name in make}
+    times = {name: BatchTimer() for name in make}
     trainers = {name: quickstart_trainer([times[name], *callbacks()]) for name, callbacks in make.items()}
     taken: dict[str, list[float]] = {name: [] for name in make}
     names = list(make)
