@@ -10,5 +10,6 @@ from composer_memprof.callbacks.mem_profiler import MemProfiler as MemProfiler
 from composer_memprof.callbacks.memory_snapshot import MemorySnapshot as MemorySnapshot
 from composer_memprof.callbacks.memray import Memray as Memray
 from composer_memprof.callbacks.saved_tensors_hook import SavedTensorsHook as SavedTensorsHook
+from composer_memprof.callbacks.step_times import StepTimes as StepTimes
 from composer_memprof.callbacks.torch_profiler import TorchProfiler as TorchProfiler
 from composer_memprof.callbacks.viztracer import VizTracer as VizTracer

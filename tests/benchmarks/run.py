@@ -21,7 +21,7 @@ from composer import Trainer
 from composer.core import Callback, Event
 from torch.profiler import ProfilerActivity
 
-from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
+from composer_memprof import HostRSS, MemorySnapshot, StepTimes, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
@@ -32,6 +32,7 @@ from tests.benchmarks.mem_profiler import mem_profiler
 from tests.benchmarks.page import page
 from tests.benchmarks.python_calls import python_calls
 from tests.benchmarks.saved_tensors import saved_tensors
+from tests.benchmarks.training import step_ratio
 from tests.conftest import Regression, loader
 
 NEVER = {'skip': '1000000ba', 'active': '1ba'}
@@ -230,6 +231,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'mem_profiler': lambda rounds: mem_profiler(rounds, report),
     'flops': lambda rounds: flops(rounds, report),
     'python_calls': python_calls,
+    'step_times': lambda rounds: report('StepTimes against none, a step', step_ratio(rounds, StepTimes), 1.02),
 }
 
 

@@ -1,0 +1,186 @@
+"""The times of many batches in short: sums, percentiles, shares, the slowest batches. Memory is bounded."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import asdict, dataclass
+from typing import Any, Optional
+
+import numpy as np
+
+from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, FORWARD, OPTIMIZER
+
+TOTAL, REST = 'total', 'rest'
+#: The columns of a batch's times: what belongs to no other phase is the rest.
+COLUMNS = (TOTAL, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, EVAL, CHECKPOINT, REST)
+#: Percentiles are of this many of the newest batches at most: 4 MiB.
+_KEPT = 65_536
+#: Logged percentiles are of this many of the newest batches: some ten microseconds to compute.
+_RECENT = 512
+_PERCENTILES = (50, 90, 99)
+_SLOWEST = 10
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """The times of one batch, in seconds.
+
+    Args:
+        batch (int): batches done before it.
+        epoch (int): epochs done before it.
+        time (float): when it began, in seconds since 1970.
+        clock (str): ``cuda`` or ``host``.
+        total (float): from the request for its data to the request for the next batch's.
+        dataloader (float, optional): waiting for its data; None if that began before the recording.
+        forward (list[float]): of each microbatch, with the loss.
+        backward (list[float]): of each microbatch.
+        optimizer (float): the optimizer's update.
+        eval (float): evaluations after the batch.
+        checkpoint (float): checkpoints after the batch.
+        rest (float): what belongs to no other phase.
+        samples (int, optional): in this rank's batch.
+        tokens (int, optional): in this rank's batch, padding included; None if it has no sequences.
+    """
+
+    batch: int
+    epoch: int
+    time: float
+    clock: str
+    total: float
+    dataloader: Optional[float]
+    forward: list[float]
+    backward: list[float]
+    optimizer: float
+    eval: float
+    checkpoint: float
+    rest: float
+    samples: Optional[int]
+    tokens: Optional[int]
+
+    def columns(self) -> dict[str, float]:
+        """Seconds by ``COLUMNS``; microbatches are added up."""
+        values = {name: getattr(self, name) or 0.0 for name in COLUMNS}
+        return {**values, FORWARD: sum(self.forward), BACKWARD: sum(self.backward)}
+
+
+@dataclass(frozen=True)
+class SlowBatch:
+    """One of the slowest batches, with the phase that exceeded its median by most."""
+
+    batch: int
+    seconds: float
+    phase: str
+    phase_seconds: float
+    phase_median: float
+
+
+@dataclass(frozen=True)
+class StepTimesSummary:
+    """A recording in short.
+
+    Args:
+        clock (str): ``cuda`` or ``host``.
+        batches (int): how many were recorded.
+        seconds (dict): for ``total`` and each phase, of one batch: ``mean`` over all, and ``p50``, ``p90``, ``p99``,
+            ``max`` over the newest 65,536.
+        share (dict): each phase's share of the time of all batches. That of ``dataloader`` is the share of waiting.
+        samples_per_second (float, optional): of this rank.
+        tokens_per_second (float, optional): of this rank.
+        slowest (list[SlowBatch]): at most 10, the slowest first.
+        version (int): of this format.
+    """
+
+    clock: str
+    batches: int
+    seconds: dict[str, dict[str, float]]
+    share: dict[str, float]
+    samples_per_second: Optional[float]
+    tokens_per_second: Optional[float]
+    slowest: list[SlowBatch]
+    version: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """As written to JSON."""
+        return asdict(self)
+
+
+class StepTimesTally:
+    """Adds batches up."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._sums = dict.fromkeys(COLUMNS, 0.0)
+        self._newest: np.ndarray = np.zeros((_RECENT, len(COLUMNS)))  # a ring that grows up to ``_KEPT`` rows
+        self._slowest: list[tuple[float, int, tuple[float, ...]]] = []
+        self._samples: Optional[int] = 0
+        self._tokens: Optional[int] = 0
+
+    def add(self, times: BatchTimes) -> None:
+        """Take in the next batch."""
+        values = times.columns()
+        if self.batches == len(self._newest) < _KEPT:
+            self._newest = np.concatenate([self._newest, np.zeros_like(self._newest)])
+        self._newest[self.batches % len(self._newest)] = row = tuple(values.values())
+        self.batches += 1
+        for name, value in values.items():
+            self._sums[name] += value
+        heapq.heappush(self._slowest, (times.total, times.batch, row))
+        if len(self._slowest) > _SLOWEST:
+            heapq.heappop(self._slowest)
+        self._samples = _plus(self._samples, times.samples)
+        self._tokens = _plus(self._tokens, times.tokens)
+
+    def recent_percentiles(self) -> dict[str, float]:
+        """``total_p50`` and so on, for ``total`` and each phase, over the newest 512 batches."""
+        rows = min(self.batches, _RECENT)
+        newest = self._newest[(self.batches - 1 - np.arange(rows)) % len(self._newest)]
+        found = np.percentile(newest, _PERCENTILES, axis=0)
+        return {
+            f'{name}_p{percent}': float(found[row, column])
+            for column, name in enumerate(COLUMNS)
+            for row, percent in enumerate(_PERCENTILES)
+        }
+
+    @property
+    def waiting_share(self) -> float:
+        """The share of the time of all batches spent waiting for data."""
+        return self._share(DATALOADER)
+
+    def summary(self, clock: str) -> StepTimesSummary:
+        """All of it in short."""
+        kept = self._newest[: max(min(self.batches, len(self._newest)), 1)]
+        found = np.percentile(kept, (*_PERCENTILES, 100), axis=0)
+        names = (*(f'p{percent}' for percent in _PERCENTILES), 'max')
+        seconds = {
+            name: {
+                'mean': self._sums[name] / max(self.batches, 1),
+                **{key: float(found[row, column]) for row, key in enumerate(names)},
+            }
+            for column, name in enumerate(COLUMNS)
+        }
+        medians = found[0]
+        return StepTimesSummary(
+            clock=clock,
+            batches=self.batches,
+            seconds=seconds,
+            share={name: self._share(name) for name in COLUMNS if name != TOTAL},
+            samples_per_second=self._rate(self._samples),
+            tokens_per_second=self._rate(self._tokens),
+            slowest=[_slow_batch(*slow, medians) for slow in sorted(self._slowest, reverse=True)],
+        )
+
+    def _share(self, name: str) -> float:
+        return self._sums[name] / self._sums[TOTAL] if self._sums[TOTAL] else 0.0
+
+    def _rate(self, count: Optional[int]) -> Optional[float]:
+        return count / self._sums[TOTAL] if count and self._sums[TOTAL] else None
+
+
+def _slow_batch(total: float, batch: int, row: tuple[float, ...], medians: np.ndarray) -> SlowBatch:
+    phase = max(range(1, len(COLUMNS)), key=lambda column: row[column] - medians[column])
+    return SlowBatch(batch, total, COLUMNS[phase], row[phase], float(medians[phase]))
+
+
+def _plus(count: Optional[int], more: Optional[int]) -> Optional[int]:
+    """A batch whose size is not known makes the sum unknown."""
+    return None if count is None or more is None else count + more

@@ -1,0 +1,237 @@
+"""StepTimes: the time of each phase of each batch."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from composer.core import Callback
+from composer.loggers import InMemoryLogger
+
+from composer_memprof import StepTimes
+from composer_memprof.recorders.step_times.clocks import HostClock
+from composer_memprof.recorders.step_times.recorder import StepTimesRecorder
+from composer_memprof.recorders.step_times.summary import COLUMNS, StepTimesTally
+from composer_memprof.vocabulary import BACKWARD, DATALOADER, EVAL, FORWARD, OPTIMIZER
+from tests.conftest import Noise, Regression, entries, json_lines, loader, train
+
+FOLDER = Path('test-run/memprof')
+
+
+class MadeUpClock:
+    """Seconds that a test sets; ``known`` is how far a device has come."""
+
+    name = 'made up'
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.known = math.inf
+
+    def mark(self) -> float:
+        return self.now
+
+    def is_known(self, mark: float) -> bool:
+        return mark <= self.known
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
+def run_batch(recorder: StepTimesRecorder, clock: MadeUpClock, batch: int) -> None:
+    """One second for data, two microbatches of 2 and 3 seconds, 4 for the optimizer, 5 for an evaluation, 1 for the rest."""
+    recorder.mark(DATALOADER)
+    clock.now += 1
+    recorder.begin_batch(batch, samples=8, tokens=80)
+    for _ in range(2):
+        recorder.mark(FORWARD)
+        clock.now += 2
+        recorder.mark(BACKWARD)
+        clock.now += 3
+    recorder.mark(OPTIMIZER)
+    clock.now += 4
+    recorder.end_batch()
+    clock.now += 1
+    recorder.mark(EVAL)
+    clock.now += 5
+
+
+def test_each_phase_of_a_batch_has_its_time_and_they_add_up_to_the_total() -> None:
+    clock = MadeUpClock()
+    recorder = StepTimesRecorder(clock)
+    for batch in range(2):
+        run_batch(recorder, clock, batch)
+    recorder.stop()
+    first, second = recorder.take_finished()
+    assert (first.dataloader, first.forward, first.backward) == (1, [2, 2], [3, 3])
+    assert (first.optimizer, first.eval, first.rest, first.total) == (4, 5, 1, 21)
+    assert (second.batch, second.total, second.samples, second.tokens) == (1, 21, 8, 80)
+    assert sum(value for name, value in first.columns().items() if name != 'total') == first.total
+
+
+def test_a_batch_comes_once_the_device_has_passed_its_end_and_nothing_waits_for_it() -> None:
+    clock = MadeUpClock()
+    clock.known = 21
+    recorder = StepTimesRecorder(clock)
+    for batch in range(3):
+        run_batch(recorder, clock, batch)
+    assert [times.batch for times in recorder.take_finished()] == [0]
+    recorder.stop()
+    assert recorder.take_finished() == [] and not recorder.is_settled
+    clock.known = math.inf
+    assert [times.batch for times in recorder.take_finished()] == [1, 2]
+    assert recorder.is_settled
+
+
+def test_the_summary_names_the_slowest_batches_and_what_made_them_slow() -> None:
+    clock, tally = MadeUpClock(), StepTimesTally()
+    recorder = StepTimesRecorder(clock)
+    for batch in range(1000):
+        run_batch(recorder, clock, batch)
+        clock.now += 100 * (batch == 700)  # an evaluation that took long
+    recorder.stop()
+    for times in recorder.take_finished():
+        tally.add(times)
+    summary = tally.summary(clock.name)
+    assert (summary.batches, summary.clock) == (1000, 'made up')
+    assert summary.seconds['total'] == {'mean': 21.1, 'p50': 21, 'p90': 21, 'p99': 21, 'max': 121}
+    assert summary.slowest[0].batch == 700 and len(summary.slowest) == 10
+    assert (summary.slowest[0].phase, summary.slowest[0].phase_seconds, summary.slowest[0].phase_median) == (
+        EVAL,
+        105,
+        5,
+    )
+    assert sum(summary.share.values()) == pytest.approx(1)
+    assert summary.tokens_per_second == pytest.approx(80_000 / 21_100)
+    assert tally.recent_percentiles()['total_p99'] == 21, 'the newest batches alone'
+
+
+def test_percentiles_are_of_the_newest_batches_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('composer_memprof.recorders.step_times.summary._KEPT', 1024)
+    clock, tally = MadeUpClock(), StepTimesTally()
+    recorder = StepTimesRecorder(clock)
+    for batch in range(3000):
+        run_batch(recorder, clock, batch)
+        clock.now += batch < 1000
+        for times in recorder.take_finished():
+            tally.add(times)
+    assert tally.summary('').seconds['total']['max'] == 21
+    assert tally.summary('').seconds['total']['mean'] > 21
+    assert len(tally._newest) == 1024
+
+
+class SlowLoader(Noise):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.003)
+        return super().__getitem__(index)
+
+
+class SlowModel(Regression):
+    def forward(self, batch: Any) -> torch.Tensor:
+        time.sleep(0.03)
+        return super().forward(batch)
+
+
+def test_a_run_leaves_a_line_a_batch_and_a_summary_that_tells_what_was_slow() -> None:
+    logger = InMemoryLogger()
+    data = torch.utils.data.DataLoader(SlowLoader(32), batch_size=8)
+    train(
+        StepTimes(log_every_n_batches=2),
+        model=SlowModel(),
+        train_dataloader=data,
+        eval_dataloader=loader(2),
+        eval_interval='4ba',
+        device_train_microbatch_size=4,
+        loggers=[logger],
+    )
+    saved = {entry.kind: entry for entry in entries(Path('test-run'))}
+    assert {kind: entry.status for kind, entry in saved.items()} == {
+        'step_times': 'saved',
+        'step_times.summary': 'saved',
+    }
+    lines = json_lines(FOLDER / saved['step_times'].path)
+    assert [line['batch'] for line in lines] == [0, 1, 2, 3]
+    for line in lines:
+        assert len(line['forward']) == len(line['backward']) == 2, 'one for each microbatch'
+        assert min(line['forward']) > 0.03 and line['dataloader'] > 0.02 and line['optimizer'] > 0
+        parts = [sum(line[name]) if isinstance(line[name], list) else line[name] for name in COLUMNS if name != 'total']
+        assert sum(parts) == pytest.approx(line['total'], abs=1e-6)
+        assert (line['samples'], line['tokens'], line['clock']) == (8, None, 'host')
+    assert lines[3]['eval'] > 0.06 and lines[0]['eval'] == 0, 'the evaluation came after the last batch'
+    summary = json.loads((FOLDER / saved['step_times.summary'].path).read_text())
+    assert (summary['rank'], summary['stage'], summary['batches'], summary['version']) == (0, 'train', 4, 1)
+    assert summary['share']['forward'] > summary['share']['dataloader'] > summary['share']['optimizer']
+    logged = logger.data
+    assert 0 < logged['step_times/waiting_share'][-1][1] < 1
+    assert len(logged['step_times/forward']) == 4 and 'step_times/total_p90' in logged
+
+
+def test_the_first_batchs_data_and_a_window_in_the_middle_are_timed() -> None:
+    train(StepTimes(schedule={'skip': '2ba', 'active': '3ba'}), train_dataloader=loader(8))
+    (entry,) = entries(Path('test-run'), 'step_times')
+    lines = json_lines(FOLDER / entry.path)
+    assert [line['batch'] for line in lines] == [2, 3, 4]
+    assert all(line['dataloader'] > 0 for line in lines)
+
+
+def test_an_evaluations_batches_are_timed_by_their_stage() -> None:
+    train(
+        StepTimes(stages=['eval']),
+        train_dataloader=loader(4),
+        eval_dataloader=torch.utils.data.DataLoader(SlowLoader(16), batch_size=8),
+        eval_interval='4ba',
+        batches=4,
+    )
+    (entry,) = entries(Path('test-run'), 'step_times')
+    lines = json_lines(FOLDER / entry.path)
+    assert len(lines) == 2
+    assert all(line['dataloader'] > 0.02 and len(line['forward']) == 1 and line['backward'] == [] for line in lines)
+
+
+def test_what_was_timed_survives_an_error_in_training() -> None:
+    class Break(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            if state.timestamp.batch.value == 3:
+                raise RuntimeError('out of memory, say')
+
+    from tests.conftest import make_trainer
+
+    trainer = make_trainer(StepTimes(), Break())
+    with pytest.raises(RuntimeError, match='out of memory'):
+        trainer.fit()
+    trainer.close()
+    (entry,) = entries(Path('test-run'), 'step_times')
+    assert [line['batch'] for line in json_lines(FOLDER / entry.path)][:2] == [0, 1]
+
+
+@pytest.mark.parametrize('value', [0, 2.5, True, 'x'])
+def test_what_is_not_allowed_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match='log_every_n_batches must be a whole number from 1, not '):
+        StepTimes(log_every_n_batches=value)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_times_come_from_events_and_nothing_is_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError('StepTimes must not synchronize')
+
+    monkeypatch.setattr(torch.cuda.Event, 'synchronize', refuse)
+    train(StepTimes(), device='gpu')
+    (entry,) = entries(Path('test-run'), 'step_times')
+    lines = json_lines(FOLDER / entry.path)
+    assert [line['batch'] for line in lines] == list(range(12))
+    assert {line['clock'] for line in lines} == {'cuda'}
+
+
+def test_the_recorder_works_without_a_trainer() -> None:
+    recorder = StepTimesRecorder(HostClock())
+    recorder.begin_batch(0)
+    recorder.mark(FORWARD)
+    recorder.end_batch()
+    recorder.stop()
+    (times,) = recorder.take_finished()
+    assert times.dataloader is None and times.total >= sum(times.forward) > 0
