@@ -139,7 +139,10 @@ def test_the_table_fits_a_narrow_terminal() -> None:
         ('max_duration=3bas', ["max_duration='3bas'", "'ba'"]),
         ('callbacks.memprof_host_rs={}', ['memprof_host_rs', "'memprof_host_rss'"]),
         ('callbacks.memprof_host_rss.intervall=1', ['memprof_host_rss.intervall', "'interval'"]),
-        ('callbacks.memprof_host_rss.interval=-1', ['memprof_host_rss', 'interval=-1']),
+        (
+            'callbacks.memprof_host_rss.interval=-1',
+            ['memprof_host_rss', 'interval must be 0.001 to 86400 seconds, not -1'],
+        ),
         ('callbacks.memprof_host_rss.folder="{run_nam}"', ['folder', "'run_name'"]),
         ('callbacks.memprof_host_rss.folder={run_name}', ['folder', 'in quotes']),
         ('callbacks.memprof_torch_profiler.schedule.active=3bar', ['schedule.active', "'3bar'"]),

@@ -179,9 +179,9 @@ def test_without_anyone_who_takes_files_they_stay_saved() -> None:
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        ({'skip_batches': -1}, ['skip_batches=-1']),
-        ({'interval': '-3ba'}, ["interval='-3ba'"]),
-        ({'interval': 0}, ['interval=0']),
+        ({'skip_batches': -1}, ['skip_batches must be finite and not negative, not -1']),
+        ({'interval': '-3ba'}, ["interval must be finite and not negative, not '-3ba'"]),
+        ({'interval': 0}, ['interval must be longer than 0, not 0']),
         ({'interval': '3bas'}, ["interval='3bas'", "'ba'"]),
         ({'max_entries': 0}, ['max_entries must be', 'not 0']),
         ({'stacks': 'cpp'}, ["stacks='cpp'", 'python']),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.messages import warn
+from composer_memprof.messages import log_error, warn
 
 
 class Failures:
@@ -32,6 +32,7 @@ class Failures:
         try:
             work()
         except Exception as error:  # such as a full disk, or a folder that was removed
+            log_error(f'work on the files in {self._folder} failed')
             self._report_lost_folder(error)
 
     def _report_lost_folder(self, error: BaseException) -> None:

@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme, scheme_of
 from composer_memprof.artifacts.exiting import exit_deadline
 from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, locked_for_push, read_manifest
+from composer_memprof.messages import log_error
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,15 @@ def _push_one(manifest: Path, entry: Entry, storage_options: Optional[Mapping[st
     folder = manifest.parent
     path = folder / entry.path
     try:
-        resolved = path.resolve()
-        if folder.resolve() not in resolved.parents or not resolved.is_file():
+        resolved = inside(folder, entry.path)
+        if not resolved.is_file():
             raise ValueError('there is no such file in the folder of its manifest')
         check_scheme(entry.remote, 'remote')
         _check_local_target(entry.remote)
         size, sha256 = digest(resolved)
         remote = FsspecDestination(storage_options).upload(resolved, entry.remote)
     except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
+        log_error(f'uploading {entry.path} failed')
         return PushResult(path, entry.remote, f'{type(error).__name__}: {error}')
     append_line(manifest, replace(entry, remote=remote, bytes=size, sha256=sha256, status='uploaded'))
     return PushResult(path, remote)

@@ -20,6 +20,7 @@ from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.uploading import Uploader
 from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, fork_next_writer
+from composer_memprof.messages import log_error
 
 __all__ = ['ArtifactStore', 'GrowingFile', 'OnSaved', 'Part', 'fork_next_writer']
 
@@ -184,6 +185,7 @@ class ArtifactStore:
         try:
             on_saved(paths)
         except Exception as error:  # the files are complete, so uploads and retention go on
+            log_error('processing saved files failed')
             names = ', '.join(map(str, paths.values()))
             self._failures.warn_once(
                 'on_saved', f'{names} could not be processed after saving: {type(error).__name__}: {error}'

@@ -15,6 +15,7 @@ from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.push import push_at_exit
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.worker_thread import Job, WorkerThread
+from composer_memprof.messages import log_error
 
 #: Shared by all stores. A job holds names only, so that many may wait.
 _thread = WorkerThread('memprof-uploader', capacity=256)
@@ -53,7 +54,7 @@ class Uploader:
             if self._unsent:
                 time.sleep(0.05)
 
-    def wait(self, deadline: float, each_second: Callable[[], None]) -> None:
+    def wait(self, deadline: float, each_second: Callable[[], None] = lambda: None) -> None:
         """Wait for queued uploads until ``deadline`` on the monotonic clock."""
         _thread.wait(self, deadline, each_second)
 
@@ -93,6 +94,7 @@ class Uploader:
         try:
             name = destination.upload(self._folder.path / entry.path, entry.remote)
         except Exception as error:  # a destination's client may raise anything
+            log_error(f'uploading {entry.path} failed')
             self._record(replace(entry, status='failed'), window)
             self._failures.warn_once(
                 'upload',

@@ -155,7 +155,7 @@ class Writer:
         """True if another window can be queued."""
         return _thread.has_room(self)
 
-    def wait(self, deadline: float, each_second: Callable[[], None]) -> None:
+    def wait(self, deadline: float, each_second: Callable[[], None] = lambda: None) -> None:
         """Wait for queued windows until ``deadline`` on the monotonic clock."""
         _thread.wait(self, deadline, each_second)
 

@@ -20,7 +20,7 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.device_peak import find_peak
-from composer_memprof.messages import must_be, warn
+from composer_memprof.messages import log_error, must_be, warn
 from composer_memprof.recorders import compiled
 from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
@@ -243,6 +243,7 @@ def _shape_of(model: Any) -> Optional[GPTShape]:
     try:
         return find_shape(model)
     except Exception:  # reading a config may run anything
+        log_error("the model's shape could not be read")
         return None
 
 

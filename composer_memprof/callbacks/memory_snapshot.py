@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -294,5 +295,5 @@ def _window(skip_batches: int, interval: Union[int, str, Time]) -> Schedule:
     try:
         return window(interval, skip=skip_batches)
     except ValueError as error:
-        message = str(error).replace('active=', 'interval=').replace('skip=', 'skip_batches=')
+        message = re.sub(r'^active\b', 'interval', re.sub(r'^skip\b', 'skip_batches', str(error)))
         raise ValueError(message) from error

@@ -19,13 +19,20 @@ from composer.loggers import Logger
 from composer.utils import dist
 from typing_extensions import Unpack
 
-from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination, scheme_of
-from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.destinations import Destination
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
-from composer_memprof.callbacks.framework.options import Output, SharedParameters, parse_when, with_name
+from composer_memprof.callbacks.framework.options import (
+    SharedParameters,
+    destination_for,
+    parse_output,
+    parse_when,
+    with_name,
+)
 from composer_memprof.callbacks.framework.run_checks import check_output, check_ranks
 from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
+from composer_memprof.callbacks.framework.stage_events import StageEvents
 from composer_memprof.callbacks.framework.stage_windows import StageWindows
 from composer_memprof.messages import log_error, warn
 from composer_memprof.recorders.kineto import KinetoRecorder
@@ -45,7 +52,7 @@ class Life(enum.Enum):
     DISABLED = 'disabled'  # for the rest of the run
 
 
-class ProfilingCallback(Callback):
+class ProfilingCallback(StageEvents):
     """Base of this package's callbacks.
 
     A subclass implements :meth:`_start`, :meth:`_stop` and :meth:`_cancel`, and what it needs of the other hooks.
@@ -78,24 +85,15 @@ class ProfilingCallback(Callback):
         default_schedule: Optional[Schedule] = None,
         **shared: Unpack[SharedParameters],
     ) -> None:
-        filename = shared['filename']
-        if suffix is None:
-            short = f'.{self.suffix.rpartition(".")[2]}'
-            suffix = self.suffix if isinstance(filename, str) and filename.endswith(self.suffix) else short
-        self.when = parse_when(
-            shared['schedule'], default_schedule or self.default_schedule, shared['ranks'], shared['stages']
-        )
-        self.output = Output(
-            folder=shared['folder'],
-            naming=Naming(filename, shared['remote_file_name'], suffix),
-            storage_options=shared['storage_options'],
-            overwrite=shared['overwrite'],
-            num_artifacts_to_keep=shared['num_artifacts_to_keep'],
-            compress=shared['compress'],
-            close_timeout=shared['close_timeout'],
-        )
+        self.when = parse_when(shared, default_schedule or self.default_schedule)
+        self.output = parse_output(shared, self._suffix_of(shared['filename']) if suffix is None else suffix)
         self._store: Optional[ArtifactStore] = None
         self._forget_run()
+
+    def _suffix_of(self, filename: object) -> str:
+        """``suffix`` if the filename ends with it, else the last part of it."""
+        ends = isinstance(filename, str) and filename.endswith(self.suffix)
+        return self.suffix if ends else f'.{self.suffix.rpartition(".")[2]}'
 
     def _forget_run(self) -> None:
         self._state: Optional[weakref.ref[State]] = None
@@ -231,11 +229,11 @@ class ProfilingCallback(Callback):
         try:
             require(*self._torch_needs(state))
         except MissingTorchNameError as error:  # disables this callback alone: the others may not need the name
-            self._open_store(folder, self._destination(logger))
+            self._open_store(folder, destination_for(self.output, logger))
             self._disable(error)
         else:
             self._check_run(state)
-            self._open_store(folder, self._destination(logger))
+            self._open_store(folder, destination_for(self.output, logger))
 
     def _check_run(self, state: State) -> None:
         self._check(state)
@@ -255,14 +253,6 @@ class ProfilingCallback(Callback):
             on_removed=self._on_removed,
         )
 
-    def _destination(self, logger: Logger) -> Optional[Destination]:
-        remote = self.output.naming.remote
-        if remote is None:
-            return None
-        if scheme_of(remote) is not None:
-            return FsspecDestination(self.output.storage_options, self.output.overwrite)
-        return LoggerDestination(logger)
-
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._end_failed_fit(state)
@@ -273,18 +263,6 @@ class ProfilingCallback(Callback):
         if self._windows.start_training(state):
             self._ends_too_early = warn_if_too_short(type(self).__name__, self.when.schedule, state)
 
-    def batch_start(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._before_batch('train', state)
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._after_batch('train', state)
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._finish_if_over('train', state)
-
     def fit_end(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._fitting = False
@@ -294,38 +272,6 @@ class ProfilingCallback(Callback):
         elif 'train' in self._windows and not self._windows.has_opened('train'):
             self._warn_of_unfinished(state)
         self._cancel_warmup()
-
-    def eval_start(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._start_pass('eval', state)
-
-    def eval_batch_start(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._before_batch('eval', state)
-
-    def eval_batch_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._end_stage_batch('eval', state, state.eval_timestamp)
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._end_pass('eval', state)
-
-    def predict_start(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._start_pass('predict', state)
-
-    def predict_batch_start(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._before_batch('predict', state)
-
-    def predict_batch_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._end_stage_batch('predict', state, state.predict_timestamp)
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
-        self._end_pass('predict', state)
 
     def close(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -391,6 +337,9 @@ class ProfilingCallback(Callback):
         if self.is_recording and self._must_yield(state):
             self._finish(state)
             self._life = Life.MISSING
+
+    def _after_epoch(self, state: State) -> None:
+        self._finish_if_over('train', state)
 
     def _finish_if_over(self, stage: str, state: State) -> None:
         if self.is_recording and self._stage == stage and self._windows.is_over(stage):

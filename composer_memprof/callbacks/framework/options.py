@@ -21,7 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, TypedDict, TypeVar, Union
 
-from composer_memprof.artifacts.destinations import check_scheme
+from composer.loggers import Logger
+
+from composer_memprof.artifacts.destinations import (
+    Destination,
+    FsspecDestination,
+    LoggerDestination,
+    check_scheme,
+    scheme_of,
+)
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.messages import check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
@@ -188,15 +196,16 @@ class When:
         return (self.ranks is None or rank in self.ranks) and self.schedule.may_run_on(rank)
 
 
-def parse_when(schedule: Optional[ScheduleInput], default: Schedule, ranks: Ranks, stages: Stages) -> When:
+def parse_when(shared: SharedParameters, default: Schedule) -> When:
     """Combine the parameters that say when to record; ``schedule`` may contain ranks and stages too.
 
     Raises:
         ValueError: if one can't be read, or two of them disagree.
     """
+    schedule, ranks = shared['schedule'], shared['ranks']
     parsed = parse_schedule(schedule if schedule is not None else default)
     own_ranks = None if ranks is None else parse_ranks(ranks, 'ranks')
-    own_stages = parse_stages(stages, 'stages')
+    own_stages = parse_stages(shared['stages'], 'stages')
     if own_ranks is not None and parsed.ranks is not None and own_ranks != parsed.ranks:
         raise ValueError(
             f'ranks={sorted(own_ranks)} and schedule.ranks={sorted(parsed.ranks)} differ; give one of them'
@@ -239,6 +248,34 @@ class Output:
             raise must_be('close_timeout', '0 to 86400 seconds', self.close_timeout)
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             raise ValueError(f'storage_options must be a mapping, not a {type(self.storage_options).__name__}')
+
+
+def parse_output(shared: SharedParameters, suffix: str) -> Output:
+    """The parameters that say where files go, checked.
+
+    Args:
+        shared (SharedParameters): all of them.
+        suffix (str): of a window's main file.
+    """
+    return Output(
+        folder=shared['folder'],
+        naming=Naming(shared['filename'], shared['remote_file_name'], suffix),
+        storage_options=shared['storage_options'],
+        overwrite=shared['overwrite'],
+        num_artifacts_to_keep=shared['num_artifacts_to_keep'],
+        compress=shared['compress'],
+        close_timeout=shared['close_timeout'],
+    )
+
+
+def destination_for(output: Output, logger: Logger) -> Optional[Destination]:
+    """Where files are uploaded: to a store if ``remote_file_name`` has a scheme, else through Composer's logger."""
+    remote = output.naming.remote
+    if remote is None:
+        return None
+    if scheme_of(remote) is not None:
+        return FsspecDestination(output.storage_options, output.overwrite)
+    return LoggerDestination(logger)
 
 
 def check_naming(naming: Naming, prefix: str = '') -> None:
