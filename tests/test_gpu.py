@@ -21,6 +21,7 @@ from composer_memprof import (
     MemProfiler,
     Memray,
     SavedTensorsHook,
+    StepTimes,
     TorchProfiler,
     VizTracer,
 )
@@ -30,7 +31,7 @@ from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import ALLOC
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from tests import deviceless
-from tests.conftest import entries, make_trainer, train, wait_for
+from tests.conftest import entries, json_lines, make_trainer, train, wait_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -222,3 +223,12 @@ def test_all_nine_callbacks_leave_their_files() -> None:
     peak = json.loads((Path('test-run/memprof') / path).read_text())['peak']
     assert peak['cuda:0']['Total'] == sum(size for name, size in peak['cuda:0'].items() if name != 'Total')
     assert peak['cuda:0']['Parameter'] == 4 * (16 * 32 + 32 + 32 + 1)
+
+
+def test_the_times_of_phases_are_the_devices_own() -> None:
+    train_on_gpu(StepTimes())
+    (entry,) = entries(Path('test-run'), 'step_times')
+    lines = json_lines(Path('test-run/memprof') / entry.path)
+    assert [line['batch'] for line in lines] == list(range(12))
+    assert {line['clock'] for line in lines} == {'cuda'}
+    assert all(line['total'] > 0 and len(line['forward']) == 1 for line in lines)

@@ -11,13 +11,16 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
 from composer_memprof.recorders.functions.source import FunctionCall
+from composer_memprof.recorders.functions.sources import OPTIMIZER_STEP
+from composer_memprof.vocabulary import BACKWARD, DATALOADER, FORWARD
 
+LOSS = 'loss'
 #: The function that a batch of each stage counts as.
 STEPS = {'train': 'training_step', 'eval': 'validation_step', 'predict': 'predict_step'}
 #: All functions that events tell of; forward, loss and backward run once a microbatch.
-FUNCTIONS = (*STEPS.values(), 'dataloader', 'forward', 'loss', 'backward', 'optimizer_step')
+FUNCTIONS = (*STEPS.values(), DATALOADER, FORWARD, LOSS, BACKWARD, OPTIMIZER_STEP)
 #: The functions that Composer runs again, from forward on, when memory ran out and it tries smaller microbatches.
-_RETRIED = ('forward', 'loss', 'backward')
+_RETRIED = (FORWARD, LOSS, BACKWARD)
 
 
 class FunctionCallback(ProfilingCallback):
@@ -37,7 +40,7 @@ class FunctionCallback(ProfilingCallback):
     def _function_begins(self, function: str, state: State) -> None:
         if self._functions is not None:
             # A forward that begins again means that an error ended the pass before.
-            for unfinished in _RETRIED if function == 'forward' else (function,):
+            for unfinished in _RETRIED if function == FORWARD else (function,):
                 self._functions.cancel(self._calls.pop(unfinished, None))
             self._calls[function] = self._functions.begin_training_function(function, state.batch)
 
@@ -48,7 +51,7 @@ class FunctionCallback(ProfilingCallback):
     def _forward_of_evaluation(self, state: State) -> None:
         """The forward pass of an evaluation or prediction batch begins; it does not count as a function."""
         if self._functions is not None:
-            self._functions.notify_begin('forward', state.batch)
+            self._functions.notify_begin(FORWARD, state.batch)
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -60,62 +63,62 @@ class FunctionCallback(ProfilingCallback):
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_begins('dataloader', state)
+        self._function_begins(DATALOADER, state)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_ends('dataloader', state)
+        self._function_ends(DATALOADER, state)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         super().batch_start(state, logger)
-        self._function_begins('training_step', state)
+        self._function_begins(STEPS['train'], state)
 
     def before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_begins('forward', state)
+        self._function_begins(FORWARD, state)
 
     def after_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_ends('forward', state)
+        self._function_ends(FORWARD, state)
 
     def before_loss(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_begins('loss', state)
+        self._function_begins(LOSS, state)
 
     def after_loss(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_ends('loss', state)
+        self._function_ends(LOSS, state)
 
     def before_backward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_begins('backward', state)
+        self._function_begins(BACKWARD, state)
 
     def after_backward(self, state: State, logger: Logger) -> None:
         del logger  # unused
-        self._function_ends('backward', state)
+        self._function_ends(BACKWARD, state)
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         del logger  # unused
         # Composer runs forward and backward inside optimizer.step(); the update itself begins here.
-        self._function_begins('optimizer_step', state)
+        self._function_begins(OPTIMIZER_STEP, state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        self._function_ends('optimizer_step', state)
-        self._function_ends('training_step', state)
+        self._function_ends(OPTIMIZER_STEP, state)
+        self._function_ends(STEPS['train'], state)
         super().batch_end(state, logger)
 
     def eval_batch_start(self, state: State, logger: Logger) -> None:
         super().eval_batch_start(state, logger)
-        self._function_begins('validation_step', state)
+        self._function_begins(STEPS['eval'], state)
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        self._function_ends('validation_step', state)
+        self._function_ends(STEPS['eval'], state)
         super().eval_batch_end(state, logger)
 
     def predict_batch_start(self, state: State, logger: Logger) -> None:
         super().predict_batch_start(state, logger)
-        self._function_begins('predict_step', state)
+        self._function_begins(STEPS['predict'], state)
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
-        self._function_ends('predict_step', state)
+        self._function_ends(STEPS['predict'], state)
         super().predict_batch_end(state, logger)
