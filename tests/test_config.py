@@ -38,6 +38,11 @@ def refusal(*overrides: str, **more: Any) -> str:
     return str(caught.value)
 
 
+def test_overrides_apply_in_order_so_that_null_before_a_callback_leaves_it_alone() -> None:
+    config = load('quickstart', ['callbacks=null', 'callbacks.memprof_host_rss.interval=0.1'])
+    assert config['callbacks'] == {'memprof_host_rss': {'interval': 0.1}}
+
+
 def test_the_shipped_configs_are_those_of_the_folder_yamls_and_all_load() -> None:
     folder = Path(__file__).parent.parent / 'yamls'
     assert {name: file.read_bytes() for name, file in shipped_configs().items()} == {

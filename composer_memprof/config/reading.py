@@ -51,7 +51,9 @@ def load(config: Union[str, os.PathLike[str]], overrides: Sequence[str] = ()) ->
         with path.open(encoding='utf-8') as file:
             base = OmegaConf.load(file)
         changes = OmegaConf.from_dotlist(list(overrides))
-        values: Any = OmegaConf.to_container(OmegaConf.merge(base, changes), resolve=True)
+        # One after the other: callbacks=null followed by callbacks.X.… leaves X alone.
+        merged = OmegaConf.merge(base, *(OmegaConf.from_dotlist([override]) for override in overrides))
+        values: Any = OmegaConf.to_container(merged, resolve=True)
     except (OSError, YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
         raise ConfigError(f'{config} can not be read: {one_line(error)}') from error
     if not isinstance(values, dict):
