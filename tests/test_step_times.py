@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ from composer.core import Callback
 from composer.loggers import InMemoryLogger
 
 from composer_memprof import StepTimes
-from composer_memprof.recorders.step_times.clocks import HostClock
+from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.step_times.recorder import StepTimesRecorder
-from composer_memprof.recorders.step_times.summary import COLUMNS, StepTimesTally
+from composer_memprof.recorders.step_times.summary import PARTS, StepTimesTally
+from composer_memprof.recorders.step_times.timers import HostTimer
+from composer_memprof.recorders.torch_private import data_loading
 from composer_memprof.vocabulary import BACKWARD, DATALOADER, EVAL, FORWARD, OPTIMIZER
 from tests.conftest import Noise, Regression, entries, json_lines, loader, train
 
 FOLDER = Path('test-run/memprof')
 
 
-class MadeUpClock:
+class MadeUpTimer:
     """Seconds that a test sets; ``known`` is how far a device has come."""
 
     name = 'made up'
@@ -42,7 +45,7 @@ class MadeUpClock:
         return end - begin
 
 
-def run_batch(recorder: StepTimesRecorder, clock: MadeUpClock, batch: int) -> None:
+def run_batch(recorder: StepTimesRecorder, clock: MadeUpTimer, batch: int) -> None:
     """One second for data, two microbatches of 2 and 3 seconds, 4 for the optimizer, 5 for an evaluation, 1 for the rest."""
     recorder.mark(DATALOADER)
     clock.now += 1
@@ -61,40 +64,40 @@ def run_batch(recorder: StepTimesRecorder, clock: MadeUpClock, batch: int) -> No
 
 
 def test_each_phase_of_a_batch_has_its_time_and_they_add_up_to_the_total() -> None:
-    clock = MadeUpClock()
+    clock = MadeUpTimer()
     recorder = StepTimesRecorder(clock)
     for batch in range(2):
         run_batch(recorder, clock, batch)
-    recorder.stop()
-    first, second = recorder.take_finished()
+    recorder.close_batch(now=True)
+    (_, first), (_, second) = recorder.take_known()
     assert (first.dataloader, first.forward, first.backward) == (1, [2, 2], [3, 3])
     assert (first.optimizer, first.eval, first.rest, first.total) == (4, 5, 1, 21)
     assert (second.batch, second.total, second.samples, second.tokens) == (1, 21, 8, 80)
-    assert sum(value for name, value in first.columns().items() if name != 'total') == first.total
+    assert sum(first.columns()[name] for name in PARTS) == first.total
 
 
 def test_a_batch_comes_once_the_device_has_passed_its_end_and_nothing_waits_for_it() -> None:
-    clock = MadeUpClock()
+    clock = MadeUpTimer()
     clock.known = 21
     recorder = StepTimesRecorder(clock)
     for batch in range(3):
         run_batch(recorder, clock, batch)
-    assert [times.batch for times in recorder.take_finished()] == [0]
-    recorder.stop()
-    assert recorder.take_finished() == [] and not recorder.is_settled
+    assert [times.batch for _, times in recorder.take_known()] == [0]
+    recorder.close_batch(now=True)
+    assert recorder.take_known() == [] and recorder.is_waiting_for(None)
     clock.known = math.inf
-    assert [times.batch for times in recorder.take_finished()] == [1, 2]
-    assert recorder.is_settled
+    assert [times.batch for _, times in recorder.take_known()] == [1, 2]
+    assert not recorder.is_waiting_for(None)
 
 
 def test_the_summary_names_the_slowest_batches_and_what_made_them_slow() -> None:
-    clock, tally = MadeUpClock(), StepTimesTally()
+    clock, tally = MadeUpTimer(), StepTimesTally()
     recorder = StepTimesRecorder(clock)
     for batch in range(1000):
         run_batch(recorder, clock, batch)
         clock.now += 100 * (batch == 700)  # an evaluation that took long
-    recorder.stop()
-    for times in recorder.take_finished():
+    recorder.close_batch(now=True)
+    for _, times in recorder.take_known():
         tally.add(times)
     summary = tally.summary(clock.name)
     assert (summary.batches, summary.clock) == (1000, 'made up')
@@ -112,12 +115,12 @@ def test_the_summary_names_the_slowest_batches_and_what_made_them_slow() -> None
 
 def test_percentiles_are_of_the_newest_batches_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('composer_memprof.recorders.step_times.summary._KEPT', 1024)
-    clock, tally = MadeUpClock(), StepTimesTally()
+    clock, tally = MadeUpTimer(), StepTimesTally()
     recorder = StepTimesRecorder(clock)
     for batch in range(3000):
         run_batch(recorder, clock, batch)
         clock.now += batch < 1000
-        for times in recorder.take_finished():
+        for _, times in recorder.take_known():
             tally.add(times)
     assert tally.summary('').seconds['total']['max'] == 21
     assert tally.summary('').seconds['total']['mean'] > 21
@@ -157,8 +160,9 @@ def test_a_run_leaves_a_line_a_batch_and_a_summary_that_tells_what_was_slow() ->
     assert [line['batch'] for line in lines] == [0, 1, 2, 3]
     for line in lines:
         assert len(line['forward']) == len(line['backward']) == 2, 'one for each microbatch'
-        assert min(line['forward']) > 0.03 and line['dataloader'] > 0.02 and line['optimizer'] > 0
-        parts = [sum(line[name]) if isinstance(line[name], list) else line[name] for name in COLUMNS if name != 'total']
+        assert min(line['forward']) > 0.03 and line['optimizer'] > 0
+        assert line['dataloader'] >= line['data'] > 0.02
+        parts = [sum(line[name]) if isinstance(line[name], list) else line[name] for name in PARTS]
         assert sum(parts) == pytest.approx(line['total'], abs=1e-6)
         assert (line['samples'], line['tokens'], line['clock']) == (8, None, 'host')
     assert lines[3]['eval'] > 0.06 and lines[0]['eval'] == 0, 'the evaluation came after the last batch'
@@ -188,7 +192,7 @@ def test_an_evaluations_batches_are_timed_by_their_stage() -> None:
     )
     (entry,) = entries(Path('test-run'), 'step_times')
     lines = json_lines(FOLDER / entry.path)
-    assert len(lines) == 2
+    assert [line['batch'] for line in lines] == [0, 1]
     assert all(line['dataloader'] > 0.02 and len(line['forward']) == 1 and line['backward'] == [] for line in lines)
 
 
@@ -208,6 +212,122 @@ def test_what_was_timed_survives_an_error_in_training() -> None:
     assert [line['batch'] for line in json_lines(FOLDER / entry.path)][:2] == [0, 1]
 
 
+class SlowEvaluation(Regression):
+    def eval_forward(self, batch: Any, outputs: Any = None) -> torch.Tensor:
+        time.sleep(0.02)
+        return super().eval_forward(batch)
+
+
+def times_of(*names: str) -> list[tuple[Any, ...]]:
+    (entry,) = entries(Path('test-run'), 'step_times')
+    return [tuple(line[name] for name in names) for line in json_lines(FOLDER / entry.path)]
+
+
+def test_evaluations_at_the_end_of_epochs_belong_to_the_last_batch_before_them() -> None:
+    train(
+        StepTimes(),
+        model=SlowEvaluation(),
+        train_dataloader=loader(3),
+        eval_dataloader=loader(3),
+        eval_interval='1ep',
+        max_duration='2ep',
+    )
+    evals = [seconds for (seconds,) in times_of('eval')]
+    assert [seconds > 0.06 for seconds in evals] == [False, False, True, False, False, True]
+
+
+def test_what_comes_after_the_last_batch_of_a_window_belongs_to_it() -> None:
+    train(
+        StepTimes(schedule={'skip': '1ba', 'active': '1ba'}),
+        model=SlowEvaluation(),
+        train_dataloader=loader(4),
+        eval_dataloader=loader(3),
+        eval_interval='2ba',
+    )
+    ((batch, seconds),) = times_of('batch', 'eval')
+    assert batch == 1 and seconds > 0.06
+
+
+def test_all_batches_of_an_evaluation_inside_of_a_training_window_are_its_evaluation() -> None:
+    train(
+        StepTimes(stages=['train', 'eval']),
+        model=SlowEvaluation(),
+        train_dataloader=loader(4),
+        eval_dataloader=loader(3),
+        eval_interval='2ba',
+    )
+    evals = [seconds for (seconds,) in times_of('eval')]
+    assert [seconds > 0.06 for seconds in evals] == [False, True, False, True]
+
+
+def test_an_evaluations_window_that_begins_late_has_the_wait_for_its_own_data() -> None:
+    train(
+        StepTimes(stages=['eval'], schedule={'skip': '2ba', 'active': '1ba', 'every': '1ba'}),
+        model=SlowEvaluation(),
+        train_dataloader=loader(2),
+        eval_dataloader=loader(5),
+        eval_interval='2ba',
+    )
+    lines = [line for entry in entries(Path('test-run'), 'step_times') for line in json_lines(FOLDER / entry.path)]
+    assert sorted(line['batch'] for line in lines) == [2, 3, 4]
+    assert all(0 < line['dataloader'] < 0.02 for line in lines)
+
+
+def test_an_attempt_that_ran_out_of_memory_is_no_microbatch() -> None:
+    clock = MadeUpTimer()
+    recorder = StepTimesRecorder(clock)
+    recorder.mark(DATALOADER)
+    recorder.begin_batch(0)
+    for _ in range(2):
+        recorder.retry_batch()
+        recorder.mark(FORWARD)
+        clock.now += 2
+    recorder.end_batch()
+    recorder.close_batch(now=True)
+    ((_, times),) = recorder.take_known()
+    assert (times.forward, times.rest, times.total) == ([2], 2, 4)
+
+
+def test_each_batch_is_logged_at_its_own_step() -> None:
+    logger = InMemoryLogger()
+    train(StepTimes(), loggers=[logger], batches=4)
+    assert len(logger.data['step_times/total']) == 4
+
+
+class FailingTimer(HostTimer):
+    """A device that fails for good after some marks."""
+
+    marks = 0
+
+    def mark(self) -> float:
+        FailingTimer.marks += 1
+        if FailingTimer.marks > 30:
+            raise RuntimeError('CUDA error: an illegal memory access')
+        return super().mark()
+
+
+def test_a_device_that_fails_costs_the_rest_of_the_record_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    FailingTimer.marks = 0
+    monkeypatch.setattr('composer_memprof.callbacks.step_times.HostTimer', FailingTimer)
+    with pytest.warns(MemprofWarning, match='StepTimes is disabled .*an illegal memory access'):
+        trainer = train(StepTimes())
+    assert trainer.state.timestamp.batch.value == 12
+    saved = {entry.kind: entry for entry in entries(Path('test-run'))}
+    assert {kind: entry.status for kind, entry in saved.items()} == {
+        'step_times': 'saved',
+        'step_times.summary': 'saved',
+    }
+    assert [line['batch'] for line in json_lines(FOLDER / saved['step_times'].path)][:2] == [0, 1]
+    assert not [thread for thread in threading.enumerate() if thread.name == 'memprof-step-times']
+
+
+def test_torchs_data_loader_is_as_it_was_after_the_close() -> None:
+    before = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    train(StepTimes(), batches=2)
+    assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is before
+    assert data_loading._listeners == []
+
+
 @pytest.mark.parametrize('value', [0, 2.5, True, 'x'])
 def test_what_is_not_allowed_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match='log_every_n_batches must be a whole number from 1, not '):
@@ -215,10 +335,10 @@ def test_what_is_not_allowed_is_refused(value: Any) -> None:
 
 
 def test_the_recorder_works_without_a_trainer() -> None:
-    recorder = StepTimesRecorder(HostClock())
+    recorder = StepTimesRecorder(HostTimer())
     recorder.begin_batch(0)
     recorder.mark(FORWARD)
     recorder.end_batch()
-    recorder.stop()
-    (times,) = recorder.take_finished()
+    recorder.close_batch(now=True)
+    ((_, times),) = recorder.take_known()
     assert times.dataloader is None and times.total >= sum(times.forward) > 0

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import collections
-import json
 import time
 import weakref
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Optional
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Optional
 
 import torch
 from composer.core import State
@@ -22,18 +20,17 @@ from composer_memprof.callbacks.framework.options import SharedParameters, takes
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.messages import must_be
 from composer_memprof.recorders.batch_shape import token_shape
-from composer_memprof.recorders.host.sampler import Sampler
-from composer_memprof.recorders.step_times.clocks import Clock, CudaClock, HostClock
+from composer_memprof.recorders.step_times import data_wait
 from composer_memprof.recorders.step_times.recorder import StepTimesRecorder
-from composer_memprof.recorders.step_times.summary import BatchTimes, StepTimesTally
+from composer_memprof.recorders.step_times.summary import BatchTimes
+from composer_memprof.recorders.step_times.timers import CudaTimer, HostTimer
+from composer_memprof.recorders.step_times.window import StepTimesWindow
 from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.report.text.files import write_json
 from composer_memprof.report.text.head import StageHead
 from composer_memprof.schedule.constant import ALWAYS
 from composer_memprof.vocabulary import BETWEEN_PHASES, DATALOADER, FORWARD
 
-#: Seconds between two writes of records, which a thread does.
-_WRITE_EVERY_S = 0.5
 #: Seconds that the close waits for the GPU to reach the end of the last batch.
 _LAST_BATCH_S = 5.0
 
@@ -52,13 +49,17 @@ class StepTimes(PhasedCallback):
 
     On a GPU the times are the device's, by CUDA events, without any synchronization; on a CPU they are the host's. Each
     window writes a line of JSON for each batch, and a summary with percentiles, shares and the slowest batches as
-    ``.summary.json``: compare the summaries of the ranks to find a slow one, and the phase that makes it slow. A batch
-    lasts from the request for its data to the request for the next batch's, so evaluations and checkpoints in between
-    belong to it.
+    ``.summary.json``. A batch lasts from the request for its data to the request for the next batch's, so evaluations
+    and checkpoints in between belong to it.
 
-    Each rank logs as ``step_times/…``: the seconds of ``total`` and each phase of every batch, ``samples_per_second``
-    and ``tokens_per_second``; every ``log_every_n_batches`` also ``total_p50``, ``_p90``, ``_p99`` and the same for
-    each phase, and ``waiting_share``, the share of time spent waiting for data.
+    To find a slow rank, compare the ranks' summaries. All ranks wait for the slowest one in ``dataloader`` (Composer
+    synchronizes them there) and in collectives, mostly in ``backward``. The slow rank is the one with a long ``data``
+    (its own DataLoader's time) or a long ``forward``, while the others wait.
+
+    Each rank logs as ``step_times/…``: the seconds of ``total``, ``data`` and each phase of every batch,
+    ``samples_per_second`` and ``tokens_per_second``; every ``log_every_n_batches`` also ``total_p50``, ``_p90``,
+    ``_p99`` and the same for each phase, and ``waiting_share``, the share of time spent waiting for data. If several
+    stages are recorded, those of ``eval`` and ``predict`` are logged as ``step_times/eval/…``.
 
     >>> from composer_memprof import StepTimes
     >>> callback = StepTimes(log_every_n_batches=50)
@@ -80,14 +81,22 @@ class StepTimes(PhasedCallback):
             raise must_be('log_every_n_batches', 'a whole number from 1', log_every_n_batches)
         super().__init__(**shared)
         self.log_every_n_batches = log_every_n_batches
-        self._clock: Clock = HostClock()
-        self._open: Optional[_Recording] = None
-        self._settling: list[_Recording] = []
-        self._earlier: list[tuple[str, Any]] = []
+
+    def _forget_run(self) -> None:
+        super()._forget_run()
+        self._recorder = StepTimesRecorder(HostTimer())
+        self._data_wait = data_wait.DataWait()
+        self._open: Optional[_OpenFile] = None
+        #: Ended windows with batches whose times are not known yet.
+        self._pending: list[_OpenFile] = []
+
+    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
+        del state  # unused
+        return data_wait.NEEDS
 
     def _check(self, state: State) -> None:
-        self._clock = CudaClock() if state.device.name == 'gpu' and torch.cuda.is_available() else HostClock()
-        self._open, self._settling, self._earlier = None, [], []
+        on_gpu = state.device.name == 'gpu' and torch.cuda.is_available()
+        self._recorder = StepTimesRecorder(CudaTimer() if on_gpu else HostTimer())
 
     def init(self, state: State, logger: Logger) -> None:
         super().init(state, logger)
@@ -95,161 +104,184 @@ class StepTimes(PhasedCallback):
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
+    def fit_start(self, state: State, logger: Logger) -> None:
+        super().fit_start(state, logger)
+        self._data_wait.start()
+
     def _start(self, state: State, stamp: Stamp) -> None:
         del state  # unused
+        self._data_wait.start()  # an evaluation or prediction without a fit
         file = self.store.grow(self.kind, self.output.naming.suffix, stamp, compress=self.output.compress)
-        self._open = _Recording(StepTimesRecorder(self._clock, self._earlier), file, stamp, self._stage)
-        self._earlier = []
+        self._open = _OpenFile(StepTimesWindow(file.write), file, stamp, self._stage)
 
     def _batch_begins(self, state: State) -> None:
-        if self._open is not None:
-            shape = token_shape(state.batch)
-            samples = next((tensor.shape[0] for tensor in tensors_in(state.batch) if tensor.dim()), None)
-            tokens = None if shape is None else shape[0] * shape[1]
-            batch, epoch = state.timestamp.batch.value, state.timestamp.epoch.value
-            self._open.recorder.begin_batch(batch, epoch, samples, tokens)
+        shape = token_shape(state.batch)
+        self._recorder.begin_batch(
+            self._windows.count(self._stage),
+            state.timestamp.epoch.value,
+            samples=next((tensor.shape[0] for tensor in tensors_in(state.batch) if tensor.dim()), None),
+            tokens=None if shape is None else shape[0] * shape[1],
+            data=self._data_wait.take(),
+            owner=self._open,
+        )
+
+    def before_train_batch(self, state: State, logger: Logger) -> None:
+        del state, logger  # unused
+        self._recorder.retry_batch()
 
     def _batch_ended(self, state: State) -> None:
         del state  # unused
-        if self._open is not None:
-            self._open.recorder.end_batch()
-            self._log(self._open)
-            if self._open.writer.error is not None:
-                raise self._open.writer.error
+        self._recorder.end_batch()
+        self._take_known()
+        if self._open is not None and self._open.window.error is not None:
+            raise self._open.window.error
 
     def _stop(self, state: State, stamp: Stamp) -> None:
         del state, stamp  # the files carry the window's first batch
-        recording, self._open = self._open, None
-        assert recording is not None
-        recording.recorder.stop()
-        self._settling.append(recording)
-        self._save_settled()
+        opened, self._open = self._open, None
+        assert opened is not None
+        self._pending.append(opened)
+        self._save_pending()
 
     def _cancel(self) -> None:
-        recording, self._open = self._open, None
-        if recording is not None:
-            recording.close()
+        """After an error: save what is known."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            self._pending.append(opened)
+        self._save_pending(anyway=True)
 
-    def batch_start(self, state: State, logger: Logger) -> None:
-        if self._settling:
-            self._save_settled()
-        super().batch_start(state, logger)
+    def fit_end(self, state: State, logger: Logger) -> None:
+        super().fit_end(state, logger)
+        self._recorder.close_batch(now=True)
+        self._save_pending()
 
     def _before_close(self) -> None:
+        self._data_wait.stop()
+        self._recorder.close_batch(now=True)
         deadline = time.monotonic() + _LAST_BATCH_S
-        while self._settling:
-            self._save_settled(anyway=time.monotonic() > deadline)
-            time.sleep(0.001 if self._settling else 0)
+        while self._pending:
+            self._save_pending(anyway=time.monotonic() > deadline)
+            time.sleep(0.001 if self._pending else 0)
 
-    def _save_settled(self, anyway: bool = False) -> None:
-        """Save the windows that have ended and whose times are all known; a GPU may still be on its way to them."""
-        settling, self._settling = self._settling, []
-        for recording in settling:
-            self._log(recording)
-            if anyway or recording.recorder.is_settled:
-                recording.close()
-                self._save_summary(recording)
-            else:
-                self._settling.append(recording)
+    def _save_pending(self, anyway: bool = False) -> None:
+        """Save the ended windows whose times are all known. The GPU may not have reached the last marks yet."""
+        try:
+            self._take_known()
+        except Exception:  # a failed device: the times that are missing can't be read any more
+            anyway = True
+            raise
+        finally:
+            pending, self._pending = self._pending, []
+            for ended in pending:
+                if anyway or not self._recorder.is_waiting_for(ended):
+                    ended.window.close()
+                    ended.file.close()
+                    self._save_summary(ended)
+                else:
+                    self._pending.append(ended)
 
-    def _save_summary(self, recording: _Recording) -> None:
-        now = recording.stamp.timestamp
-        head = StageHead(dist.get_global_rank(), now.epoch.value, now.batch.value, recording.stage)
-        document = {**head.as_dict(), **recording.tally.summary(self._clock.name).as_dict()}
+    def _save_summary(self, ended: _OpenFile) -> None:
+        at = ended.stamp.timestamp
+        head = StageHead(dist.get_global_rank(), at.epoch.value, at.batch.value, ended.stage)
+        document = {**head.as_dict(), **ended.window.tally.summary(self._recorder.clock).as_dict()}
         suffix = f'{self.output.naming.suffix.removesuffix(".jsonl")}.summary.json'
         part = Part(f'{self.kind}.summary', suffix, lambda path: write_json(document, path))
-        self.store.save([part], recording.stamp)
+        self.store.save([part], ended.stamp)
 
-    def _log(self, recording: _Recording) -> None:
-        logger, tally = self._logger(), recording.tally
-        for times in recording.take_finished():
-            metrics = times.columns()
-            for name, count in (('samples', times.samples), ('tokens', times.tokens)):
-                if count is not None and times.total > 0:
-                    metrics[f'{name}_per_second'] = count / times.total
-            if tally.batches % self.log_every_n_batches == 0:
-                metrics |= {**tally.recent_percentiles(), 'waiting_share': tally.waiting_share}
-            if logger is not None:
-                logger.log_metrics({f'step_times/{name}': value for name, value in metrics.items()})
+    def _take_known(self) -> None:
+        for owner, times in self._recorder.take_known():
+            owner.window.add(times)
+            self._log(owner, times)
+
+    def _log(self, opened: _OpenFile, times: BatchTimes) -> None:
+        logger, tally = self._logger(), opened.window.tally
+        metrics = times.columns()
+        for name, count in (('samples', times.samples), ('tokens', times.tokens)):
+            if count is not None and times.total > 0:
+                metrics[f'{name}_per_second'] = count / times.total
+        if tally.batches % self.log_every_n_batches == 0:
+            metrics |= {**tally.recent_percentiles(), 'waiting_share': tally.waiting_share}
+        is_main = opened.stage == 'train' or len(self.when.stages) == 1
+        prefix = self.kind if is_main else f'{self.kind}/{opened.stage}'
+        if logger is not None:
+            # The times of a batch are known after it: its own step, not the current one.
+            step = times.batch + 1 if opened.stage == 'train' else None
+            logger.log_metrics({f'{prefix}/{name}': value for name, value in metrics.items()}, step=step)
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
     def _phase_begins(self, phase: str, state: State) -> None:
         del state  # unused
-        if self._open is not None:
-            self._open.recorder.mark(phase)
-        elif phase == DATALOADER:
-            self._earlier = [(phase, self._clock.mark())]  # the data of a window's first batch
-        elif phase == BETWEEN_PHASES and len(self._earlier) == 1:
-            self._earlier.append((phase, self._clock.mark()))
+        self._recorder.mark(phase)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        self._recorder.close_batch()
+        if self._pending:
+            self._save_pending()
+        super().batch_start(state, logger)
 
     # Evaluation and prediction have no event before their data is requested: that is when the last batch ends.
 
     def eval_start(self, state: State, logger: Logger) -> None:
         super().eval_start(state, logger)
-        self._expect_data('eval')
+        self._request_data('eval')
+
+    def eval_batch_start(self, state: State, logger: Logger) -> None:
+        self._data_is_here('eval')
+        super().eval_batch_start(state, logger)
 
     def eval_before_forward(self, state: State, logger: Logger) -> None:
-        self._mark_outside_training(FORWARD)
+        self._mark_in('eval', FORWARD)
 
     def eval_after_forward(self, state: State, logger: Logger) -> None:
-        self._mark_outside_training(BETWEEN_PHASES)
+        self._mark_in('eval', BETWEEN_PHASES)
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         super().eval_batch_end(state, logger)
-        self._mark_outside_training(DATALOADER)
+        self._request_data('eval')
 
     def predict_start(self, state: State, logger: Logger) -> None:
         super().predict_start(state, logger)
-        self._expect_data('predict')
+        self._request_data('predict')
+
+    def predict_batch_start(self, state: State, logger: Logger) -> None:
+        self._data_is_here('predict')
+        super().predict_batch_start(state, logger)
 
     def predict_before_forward(self, state: State, logger: Logger) -> None:
-        self._mark_outside_training(FORWARD)
+        self._mark_in('predict', FORWARD)
 
     def predict_after_forward(self, state: State, logger: Logger) -> None:
-        self._mark_outside_training(BETWEEN_PHASES)
+        self._mark_in('predict', BETWEEN_PHASES)
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
         super().predict_batch_end(state, logger)
-        self._mark_outside_training(DATALOADER)
+        self._request_data('predict')
 
-    def _expect_data(self, stage: str) -> None:
-        if self._open is None and stage in self._windows:
-            self._earlier = [(DATALOADER, self._clock.mark())]
+    def _request_data(self, stage: str) -> None:
+        """The data of the next batch of ``stage`` is requested."""
+        if self._is_timed(stage):
+            self._recorder.mark(DATALOADER)
+            self._recorder.close_batch()
 
-    def _mark_outside_training(self, phase: str) -> None:
-        if self._open is not None and self._stage != 'train':
-            self._open.recorder.mark(phase)
+    def _data_is_here(self, stage: str) -> None:
+        if self._is_timed(stage):
+            self._recorder.mark(BETWEEN_PHASES)
+
+    def _is_timed(self, stage: str) -> bool:
+        """Whether batches of ``stage`` are recorded by themselves; inside a training window they are a part of it."""
+        return stage in self._windows and not (self.is_recording and self._stage != stage)
+
+    def _mark_in(self, stage: str, phase: str) -> None:
+        if self.is_recording and self._stage == stage:
+            self._recorder.mark(phase)
 
 
-class _Recording:
-    """One window: its recorder, what the batches add up to, and the thread that writes their records."""
+@dataclass(frozen=True, eq=False)
+class _OpenFile:
+    """A window, and the file of its records."""
 
-    def __init__(self, recorder: StepTimesRecorder, file: GrowingFile, stamp: Stamp, stage: str) -> None:
-        self.recorder = recorder
-        self.stamp = stamp
-        self.stage = stage
-        self.tally = StepTimesTally()
-        self._file = file
-        self._unwritten: collections.deque[BatchTimes] = collections.deque()
-        self.writer = Sampler('memprof-step-times', _WRITE_EVERY_S, self._write)
-        self.writer.start()
-
-    def take_finished(self) -> Iterator[BatchTimes]:
-        """Each batch whose times have become known, once it is added up."""
-        for times in self.recorder.take_finished():
-            self.tally.add(times)
-            self._unwritten.append(times)
-            yield times
-
-    def close(self) -> None:
-        """Write what is left, and close the file."""
-        try:
-            if self.writer.stop():
-                self._write()
-        finally:
-            self._file.close()
-
-    def _write(self) -> None:
-        while self._unwritten:
-            self._file.write(json.dumps(asdict(self._unwritten.popleft())))
+    window: StepTimesWindow
+    file: GrowingFile
+    stamp: Stamp
+    stage: str

@@ -332,7 +332,8 @@ class ProfilingCallback(StageEvents):
             if self._life is Life.WARMING_UP and self._must_yield(state):
                 self._cancel_warmup()
             return
-        self._batch_ended(state)
+        if self._stage == stage:  # otherwise an evaluation inside an open training window
+            self._batch_ended(state)
         self._finish_if_over(stage, state)
         if self.is_recording and self._must_yield(state):
             self._finish(state)

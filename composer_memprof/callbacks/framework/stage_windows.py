@@ -69,9 +69,13 @@ class StageWindows:
         """Go on with ``schedule`` from here."""
         self._stages[stage] = ScheduleDriver(schedule, self._stages[stage].clock, state)
 
+    def count(self, stage: str) -> int:
+        """The batches of ``stage`` done so far; of evaluation and prediction over the whole run."""
+        return int(self._stages[stage].clock.read('ba'))
+
     def stamp(self, stage: str, state: State) -> Stamp:
         """The time in the names of a window's files; outside of training also the count of the stage's batches."""
-        mark = '' if stage == 'train' else f'.{stage}{int(self._stages[stage].clock.read("ba"))}'
+        mark = '' if stage == 'train' else f'.{stage}{self.count(stage)}'
         return Stamp(state.run_name, state.timestamp, mark)
 
     def _is_recorded(self, stage: str) -> bool:

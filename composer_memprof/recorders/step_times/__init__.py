@@ -1,1 +1,1 @@
-"""Times of the phases of batches: the recorder, its clocks (a GPU's by CUDA events, or the host's), the summary."""
+"""Times of the phases of batches: the recorder, its timers (CUDA events or the host's clock), windows and summaries."""

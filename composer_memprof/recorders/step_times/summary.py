@@ -10,9 +10,11 @@ import numpy as np
 
 from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, FORWARD, OPTIMIZER
 
-TOTAL, REST = 'total', 'rest'
-#: The columns of a batch's times: what belongs to no other phase is the rest.
-COLUMNS = (TOTAL, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, EVAL, CHECKPOINT, REST)
+TOTAL, REST, DATA = 'total', 'rest', 'data'
+#: The phases that make up a batch's total; what belongs to no other is the rest.
+PARTS = (DATALOADER, FORWARD, BACKWARD, OPTIMIZER, EVAL, CHECKPOINT, REST)
+#: What is summed up of a batch. ``data`` is a part of ``dataloader``, on the host.
+COLUMNS = (TOTAL, DATA, *PARTS)
 #: Percentiles are of this many of the newest batches at most: 4 MiB.
 _KEPT = 65_536
 #: Logged percentiles are of this many of the newest batches: some ten microseconds to compute.
@@ -26,18 +28,19 @@ class BatchTimes:
     """The times of one batch, in seconds.
 
     Args:
-        batch (int): batches done before it.
-        epoch (int): epochs done before it.
-        time (float): when it began, in seconds since 1970.
+        batch (int): batches of its stage done before it.
+        epoch (int): epochs of training done before it.
+        time (float): when its data was requested, in seconds since 1970.
         clock (str): ``cuda`` or ``host``.
-        total (float): from the request for its data to the request for the next batch's.
-        dataloader (float, optional): waiting for its data; None if that began before the recording.
+        total (float): from the request for its data to the request for the next batch's, or the end of the run.
+        data (float, optional): that this rank's own DataLoader took, on the host; None without a torch DataLoader.
+        dataloader (float, optional): until every rank had its data; None if that began before the recording.
         forward (list[float]): of each microbatch, with the loss.
         backward (list[float]): of each microbatch.
-        optimizer (float): the optimizer's update.
+        optimizer (float): from the end of backward to the end of the batch: the update, and the schedulers.
         eval (float): evaluations after the batch.
         checkpoint (float): checkpoints after the batch.
-        rest (float): what belongs to no other phase.
+        rest (float): what belongs to no other phase, and attempts that ran out of memory.
         samples (int, optional): in this rank's batch.
         tokens (int, optional): in this rank's batch, padding included; None if it has no sequences.
     """
@@ -47,6 +50,7 @@ class BatchTimes:
     time: float
     clock: str
     total: float
+    data: Optional[float]
     dataloader: Optional[float]
     forward: list[float]
     backward: list[float]
@@ -81,9 +85,9 @@ class StepTimesSummary:
     Args:
         clock (str): ``cuda`` or ``host``.
         batches (int): how many were recorded.
-        seconds (dict): for ``total`` and each phase, of one batch: ``mean`` over all, and ``p50``, ``p90``, ``p99``,
+        seconds (dict): for ``total``, ``data`` and each phase, of one batch: ``mean`` over all, and ``p50``, ``p90``, ``p99``,
             ``max`` over the newest 65,536.
-        share (dict): each phase's share of the time of all batches. That of ``dataloader`` is the share of waiting.
+        share (dict): each phase's share of the time of all batches; that of ``dataloader`` is the share of waiting for data.
         samples_per_second (float, optional): of this rank.
         tokens_per_second (float, optional): of this rank.
         slowest (list[SlowBatch]): at most 10, the slowest first.
@@ -131,7 +135,7 @@ class StepTimesTally:
         self._tokens = _plus(self._tokens, times.tokens)
 
     def recent_percentiles(self) -> dict[str, float]:
-        """``total_p50`` and so on, for ``total`` and each phase, over the newest 512 batches."""
+        """``total_p50`` and so on, for ``total``, ``data`` and each phase, over the newest 512 batches."""
         rows = min(self.batches, _RECENT)
         newest = self._newest[(self.batches - 1 - np.arange(rows)) % len(self._newest)]
         found = np.percentile(newest, _PERCENTILES, axis=0)
@@ -163,7 +167,7 @@ class StepTimesTally:
             clock=clock,
             batches=self.batches,
             seconds=seconds,
-            share={name: self._share(name) for name in COLUMNS if name != TOTAL},
+            share={name: self._share(name) for name in PARTS},
             samples_per_second=self._rate(self._samples),
             tokens_per_second=self._rate(self._tokens),
             slowest=[_slow_batch(*slow, medians) for slow in sorted(self._slowest, reverse=True)],
@@ -177,7 +181,7 @@ class StepTimesTally:
 
 
 def _slow_batch(total: float, batch: int, row: tuple[float, ...], medians: np.ndarray) -> SlowBatch:
-    phase = max(range(1, len(COLUMNS)), key=lambda column: row[column] - medians[column])
+    phase = max(map(COLUMNS.index, PARTS), key=lambda column: row[column] - medians[column])
     return SlowBatch(batch, total, COLUMNS[phase], row[phase], float(medians[phase]))
 
 

@@ -1,4 +1,4 @@
-"""Clocks that mark points in time without waiting for them."""
+"""Timers: they mark points in time without waiting for a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 
-class Clock(Protocol):
+class Timer(Protocol):
     """Marks points in time. The time of a mark may become known later."""
 
     #: As written to records: ``host`` or ``cuda``.
@@ -24,7 +24,7 @@ class Clock(Protocol):
         """The time between two marks that are known."""
 
 
-class HostClock:
+class HostTimer:
     """The clock of the host."""
 
     name = 'host'
@@ -40,8 +40,8 @@ class HostClock:
         return end - begin
 
 
-class CudaClock:
-    """The clock of the current CUDA device. A mark is an event on the current stream; nothing is synchronized."""
+class CudaTimer:
+    """The time of the current CUDA device. A mark is an event on the current stream; nothing is synchronized."""
 
     name = 'cuda'
 

@@ -1,0 +1,42 @@
+"""The iterator of torch's DataLoader: how long each ``next`` takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from composer_memprof.recorders.torch_private import private
+
+_ITERATOR = private('torch.utils.data.dataloader._BaseDataLoaderIter', seen='2.6 to 2.11', module=__name__)
+
+_listeners: list[Callable[[float], None]] = []
+_original: Any = None
+_timed: Any = None
+
+
+def add_listener(listener: Callable[[float], None]) -> None:
+    """Call ``listener`` with the seconds of each ``next`` of each DataLoader, on the thread that called it."""
+    global _original, _timed
+    if not _listeners:
+        original = _original = _ITERATOR.__next__
+
+        def timed_next(self: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return original(self)
+            finally:
+                seconds = time.perf_counter() - began
+                for each in list(_listeners):
+                    each(seconds)
+
+        _ITERATOR.__next__ = _timed = timed_next
+    _listeners.append(listener)
+
+
+def remove_listener(listener: Callable[[float], None]) -> None:
+    """Call ``listener`` no more. After the last one the iterator is as it was."""
+    if listener in _listeners:
+        _listeners.remove(listener)
+        if not _listeners and _ITERATOR.__next__ is _timed:  # another tool may have replaced it meanwhile
+            _ITERATOR.__next__ = _original
