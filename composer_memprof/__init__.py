@@ -4,6 +4,7 @@ The callbacks are imported when first used: the parts that need no torch (``push
 """
 
 import importlib
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module('composer_memprof.recorders.functions.marked').memprofilable
     if name == '__all__':
         return _exported()
-    if name[:1].isupper() and name in _exported():
-        return getattr(importlib.import_module('composer_memprof.callbacks'), name)
+    if name[:1].isupper():
+        callback = getattr(importlib.import_module('composer_memprof.callbacks'), name, None)
+        if callback is not None:
+            return callback
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
@@ -28,6 +31,6 @@ def __dir__() -> list[str]:
 
 
 def _exported() -> list[str]:
-    """The names of the callbacks, as registered, and ``memprofilable``."""
-    registry = importlib.import_module('composer_memprof.callbacks.registry')
-    return [*(callback.__name__ for callback in registry.CALLBACKS.values()), 'memprofilable']
+    """``memprofilable`` and the callbacks, from the installed entry points: that needs no import of torch."""
+    installed = [point.value.partition(':') for point in entry_points(group='llmfoundry_callbacks')]
+    return [*(name for module, _, name in installed if module == __name__), 'memprofilable']

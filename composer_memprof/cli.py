@@ -239,7 +239,7 @@ def _file_errors_in_one_line(*paths: Path) -> Iterator[None]:
     try:
         run_in_child_with_time_limit(seconds_to_read(paths))
     except TimeoutError as error:
-        say(f'{" and ".join(map(str, paths))}: {error}; a snapshot of this size takes a fraction of that')
+        say(f'{" and ".join(map(str, paths))}: {error}; a valid snapshot of this size takes a fraction of that time')
         raise typer.Exit(1) from None
 
     try:

@@ -23,6 +23,7 @@ from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
+from composer_memprof.recorders.step_times import data_wait
 from composer_memprof.recorders.torch_private import (
     MissingTorchNameError,
     PrivateName,
@@ -50,6 +51,7 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'allocator_history (MemorySnapshot)': allocator_history.NEEDS,
     'out_of_memory (MemorySnapshot)': out_of_memory.NEEDS,
     'annotations (MemorySnapshot)': annotations.NEEDS,
+    'step_times (StepTimes)': data_wait.NEEDS,
     'cpu_allocations (MemorySnapshot on CPU)': cpu_allocations.NEEDS,
 }
 

@@ -123,31 +123,29 @@ class ArtifactStore:
     def _wait(self, timeout: float) -> None:
         began = time.monotonic()
 
-        def explain() -> None:
+        def explain_writing() -> None:
             if time.monotonic() - began > _LONG_CLOSE_S:
-                self._explain_close(timeout)
+                self._failures.warn_once('writing', f'waiting for the last files to be written to {str(self.folder)!r}')
+
+        def explain_uploading() -> None:
+            if time.monotonic() - began > _LONG_CLOSE_S:
+                self._failures.warn_once(
+                    'uploading',
+                    f'waiting for {self._windows.count_not_uploaded()} file(s) to be uploaded, up to {timeout:g} s '
+                    '(close_timeout). Files that are not uploaded by then are kept; upload them with: '
+                    f'composer-memprof push {self.folder}',
+                )
 
         if exiting():
             deadline = exit_deadline(timeout)
-            self._writer.wait(deadline, explain)
+            self._writer.wait(deadline, explain_writing)
             # An upload that has started may still succeed; the others need a child process.
-            self._uploader.wait(deadline - _SHARE_OF_PUSH * timeout, explain)
+            self._uploader.wait(deadline - _SHARE_OF_PUSH * timeout, explain_uploading)
         else:
-            self._writer.wait(time.monotonic() + _WRITE_TIMEOUT_S, explain)
+            self._writer.wait(time.monotonic() + _WRITE_TIMEOUT_S, explain_writing)
             deadline = time.monotonic() + timeout
             self._uploader.send_unsent(deadline)
-            self._uploader.wait(deadline, explain)
-
-    def _explain_close(self, timeout: float) -> None:
-        count = self._windows.count_not_uploaded()
-        if count:
-            message = (
-                f'waiting for {count} file(s) to be uploaded, up to {timeout:g} s (close_timeout). Files that are not '
-                f'uploaded by then are kept; send them with: composer-memprof push {self.folder}'
-            )
-        else:
-            message = f'waiting for the last files to be written to {str(self.folder)!r}'
-        self._failures.warn_once('close', message)
+            self._uploader.wait(deadline, explain_uploading)
 
     def _keep(
         self,

@@ -124,7 +124,7 @@ class WorkerThread:
 
     def _run_here(self, owner: object) -> None:
         for job in [job for job in self._jobs if job.owner is owner]:
-            job.prepare = None  # it forks, which is not possible where no thread is either
+            job.prepare = None  # it forks, which is not possible if no thread can start
             try:
                 job.run()
             finally:

@@ -186,7 +186,7 @@ class _WindowWriting:
         return self._results_of(self._child)
 
     def _results_of(self, child: Child) -> list[WrittenFile]:
-        """What killed a child is not tried again here: it could kill the training too."""
+        """The results. Parts that killed the child are not tried again here: they could kill the training."""
         written = [_written_file(result) for result in child.results(CHILD_TIMEOUT_S)]
         missing = len(self._parts) - len(written)
         if missing:

@@ -13,9 +13,9 @@ from typing_extensions import Unpack
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks.framework.base import Life, ProfilingCallback
+from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
-from composer_memprof.messages import must_be, warn
+from composer_memprof.messages import must_be
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.modules import recorder as modules
@@ -109,15 +109,15 @@ class FSDPMemTracker(ProfilingCallback):
             raise ValueError(f'another tracker is active on the model: {theirs}; close it before training begins')
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        if 'train' in self.when.stages and self.may_run_on(dist.get_global_rank()):
+        is_recorded = 'train' in self.when.stages and self.may_run_on(dist.get_global_rank())
+        if is_recorded:
             self._check_model(state)  # as it is now, wrapped and sharded
-            if is_compiled(state.model):
-                warn(
-                    f'{type(self).__name__} records nothing: it can not see the allocations of code compiled by torch.compile; '
-                    'set compile_config=None for a run that shows the memory'
-                )
-                self._life = Life.DISABLED
         super().fit_start(state, logger)
+        if is_recorded and is_compiled(state.model):
+            self._turn_off(
+                'it cannot see the allocations of code compiled by torch.compile; set compile_config=None for a run '
+                'that shows the memory'
+            )
 
     # -- windows ----------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from typing_extensions import Unpack
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework import exclusive
-from composer_memprof.callbacks.framework.functions import FUNCTIONS, STEPS, FunctionCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
-from composer_memprof.callbacks.framework.without_trainer import WithoutTrainer
+from composer_memprof.callbacks.parts.functions import FUNCTIONS, STEPS, FunctionCallback
 from composer_memprof.callbacks.parts.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
+from composer_memprof.callbacks.parts.without_trainer import WithoutTrainer
 from composer_memprof.messages import check_switches
 from composer_memprof.recorders.functions.marked import memprofilable
 from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, select_hooks

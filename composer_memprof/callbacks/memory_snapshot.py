@@ -118,10 +118,14 @@ class MemorySnapshot(PhasedCallback):
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
         self._standby_since = 0.0
-        #: Whether it records outside of windows too, on this rank. Settled at INIT.
-        self.uses_standby = False
         #: What ended the last fit, if it failed.
         self._failure: Optional[Failure] = None
+
+    def _forget_run(self) -> None:
+        super()._forget_run()
+        #: Whether it records outside of windows too, on this rank. Decided at INIT.
+        self.uses_standby = False
+        self.kineto, self.resources = None, frozenset()
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
         if self._uses_allocator_history(state):
@@ -237,7 +241,7 @@ class MemorySnapshot(PhasedCallback):
             self.yield_resources()
 
     def yield_resources(self) -> bool:
-        if not self._standby.active:
+        if not self.uses_standby or not self._standby.active:
             return False
         try:
             self._standby.cancel()

@@ -82,7 +82,7 @@ class TorchProfiler(ProfilingCallback):
     """
 
     kind = 'torch_profiler'
-    #: If the Trainer has no Profiler to follow: five batches to settle, then four.
+    #: If the Trainer has no Profiler to follow: four batches are skipped, one warms up, four are recorded.
     default_schedule = window('4ba', skip='4ba', warmup='1ba')
 
     def __init__(

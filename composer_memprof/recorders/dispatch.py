@@ -90,7 +90,7 @@ class _ListenerMode(dispatch_modes.TorchDispatchMode):
 
     def _end(self) -> None:
         undo, self._undo = self._undo, []
-        with contextlib.ExitStack() as stack:  # runs each of them, even after an error of another
+        with contextlib.ExitStack() as stack:  # runs all of them, even if one fails
             stack.callback(dispatch_modes.remove_mode, self)
             for each in reversed(undo):
                 stack.callback(each)
@@ -174,6 +174,6 @@ def listen(listener: OperationListener) -> None:
 
 
 def stop_listening(listener: OperationListener) -> None:
-    """Call it no more. The last listener takes hooks and dispatch mode with it."""
+    """Stop calling ``listener``. Removing the last one removes the hooks and the mode."""
     if _mode is not None:
         _mode.remove(listener)

@@ -67,7 +67,7 @@ def _timed(cls: Any) -> type[Callback]:
 
 
 def python_calls(rounds: int) -> None:
-    from tests.benchmarks.run import StepTimes, gpt_trainer, report
+    from tests.benchmarks.run import BatchTimer, gpt_trainer, report
 
     schedule = {'skip': f'{FIRST}ba', 'active': f'{ACTIVE}ba'}
     tools: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -85,7 +85,7 @@ def python_calls(rounds: int) -> None:
         held: list[list[float]] = [[], []]
         for number in range(rounds * 3):
             for way in (0, 1) if number % 2 else (1, 0):
-                times, callback = StepTimes(), ways[way]()
+                times, callback = BatchTimer(), ways[way]()
                 trainer = gpt_trainer([times, callback], BATCHES)
                 trainer.fit()
                 # Only the steps inside the window, without its start and end.

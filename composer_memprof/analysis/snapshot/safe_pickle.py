@@ -53,7 +53,9 @@ def load_plain(path: Path, limit_memory: bool = False) -> Any:
         except SnapshotError:
             raise
         except MemoryError:
-            raise SnapshotError('it needs more memory than a file of its size can, or than is free') from None
+            raise SnapshotError(
+                'loading it takes more memory than is free, or than a snapshot of this size can need'
+            ) from None
         except Exception as error:  # pickle raises many types for a damaged stream
             reason = ' '.join(str(error).split())[:200] or type(error).__name__
             raise SnapshotError(f'it is cut short or not a pickle: {reason}') from error

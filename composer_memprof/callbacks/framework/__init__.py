@@ -1,4 +1,4 @@
-"""What the callbacks share: the life cycle, the shared parameters, who may record at once, phases and functions.
+"""What the callbacks share: the life cycle, the shared parameters, who may record at the same time, and the phases.
 
-A callback's file says what is its own; everything that two callbacks need stands here.
+A callback's own file says what is its own.
 """

@@ -28,7 +28,7 @@ from composer_memprof.callbacks.framework.options import (
     destination_for,
     parse_output,
     parse_when,
-    with_name,
+    raise_with_name,
 )
 from composer_memprof.callbacks.framework.run_checks import check_output, check_ranks
 from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
@@ -45,11 +45,16 @@ from composer_memprof.signals import uninterrupted
 class Life(enum.Enum):
     """The state of a callback during a run. An error leads from any state to DISABLED."""
 
-    IDLE = 'idle'  # → WARMING_UP, RECORDING, MISSING
-    WARMING_UP = 'warming up'  # the recorder is prepared for the next window → RECORDING, IDLE, MISSING
-    RECORDING = 'recording'  # a window is open → IDLE, MISSING
-    MISSING = 'missing'  # the schedule's window is open, but it can't be recorded → IDLE at its end
+    IDLE = 'idle'  # → WARMING_UP, RECORDING, SKIPPING
+    WARMING_UP = 'warming up'  # the recorder is prepared for the next window → RECORDING, IDLE, SKIPPING
+    RECORDING = 'recording'  # a window is open → IDLE, SKIPPING
+    SKIPPING = 'skipping'  # the schedule's window is open, but it cannot be recorded → IDLE at its end
     DISABLED = 'disabled'  # for the rest of the run
+
+
+# Reading a member of an enum takes longer than what most events have to do here.
+_IDLE, _WARMING_UP, _RECORDING, _SKIPPING, _DISABLED = Life
+_INIT, _FIT_START, _FIT_END, _BATCH_START = Event.INIT, Event.FIT_START, Event.FIT_END, Event.BATCH_START
 
 
 class ProfilingCallback(StageEvents):
@@ -97,12 +102,12 @@ class ProfilingCallback(StageEvents):
 
     def _forget_run(self) -> None:
         self._state: Optional[weakref.ref[State]] = None
-        self._life = Life.IDLE
+        self._life = _IDLE
         self._stage = 'train'  # of the open window
         self._windows = StageWindows(self.when)
         self._fitting = False
         self._folder_lost = False  # set on a background thread; the open window goes on, no other follows
-        self._ends_too_early = False  # a warning said before the first batch that no window will be reached
+        self._ends_too_early = False  # already warned that the run ends before the first window
         self._warned: set[str] = set()  # what is warned of once a run
 
     # -- hooks for subclasses -------------------------------------------------------------------------------------
@@ -158,7 +163,7 @@ class ProfilingCallback(StageEvents):
     @property
     def is_recording(self) -> bool:
         """Whether a window is open and recorded."""
-        return self._life is Life.RECORDING
+        return self._life is _RECORDING
 
     @property
     def store(self) -> ArtifactStore:
@@ -207,16 +212,18 @@ class ProfilingCallback(StageEvents):
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if id(event) not in self._events:
             return
-        if self._life is Life.DISABLED and event is not Event.INIT:
+        if self._life is _DISABLED and event is not _INIT and event is not _FIT_END:
+            if event is _BATCH_START:
+                fork_next_writer()  # earlier windows may wait for it
             return
         try:
             super().run_event(event, state, logger)
         except ValueError as error:
-            if event is Event.INIT or event is Event.FIT_START:  # a setting that does not fit the run
-                raise with_name(type(self).__name__, error) from error
+            if event is _INIT or event is _FIT_START:  # a setting that does not fit the run
+                raise_with_name(type(self).__name__, error)
             self._disable(error)
         except Exception as error:
-            if event is Event.INIT:
+            if event is _INIT:
                 raise
             self._disable(error)
 
@@ -306,7 +313,7 @@ class ProfilingCallback(StageEvents):
             return
         if self._folder_lost and not self.is_recording:
             self._cancel_warmup()
-            self._life = Life.DISABLED
+            self._life = _DISABLED
             self.yield_resources()
             return
         phase = self._windows.before_batch(stage)
@@ -317,19 +324,19 @@ class ProfilingCallback(StageEvents):
                 self._batch_begins(state)
                 return
             self._finish(state)
-        if self._life is Life.MISSING and not phase.joined:
-            self._life = Life.IDLE
+        if self._life is _SKIPPING and not phase.joined:
+            self._life = _IDLE
         if phase.active:
-            if self._life is not Life.MISSING:
+            if self._life is not _SKIPPING:
                 self._begin(stage, state)
         elif not phase.warmup:
             self._cancel_warmup()
-        elif self._life is Life.IDLE:
+        elif self._life is _IDLE:
             self._warm_up(state)
 
     def _after_batch(self, stage: str, state: State) -> None:
         if not self.is_recording:
-            if self._life is Life.WARMING_UP and self._must_yield(state):
+            if self._life is _WARMING_UP and self._must_yield(state):
                 self._cancel_warmup()
             return
         if self._stage == stage:  # otherwise an evaluation inside an open training window
@@ -337,7 +344,7 @@ class ProfilingCallback(StageEvents):
         self._finish_if_over(stage, state)
         if self.is_recording and self._must_yield(state):
             self._finish(state)
-            self._life = Life.MISSING
+            self._life = _SKIPPING
 
     def _after_epoch(self, state: State) -> None:
         self._finish_if_over('train', state)
@@ -369,7 +376,7 @@ class ProfilingCallback(StageEvents):
 
     def _warm_up(self, state: State) -> None:
         if self._claim(state):
-            self._life = Life.WARMING_UP
+            self._life = _WARMING_UP
             self._prepare(state)
 
     def _begin(self, stage: str, state: State) -> None:
@@ -378,7 +385,7 @@ class ProfilingCallback(StageEvents):
             self._miss_window(stage, state)
             return
         with uninterrupted():
-            self._life = Life.RECORDING
+            self._life = _RECORDING
             self._stage = stage
             self._start(state, self._windows.stamp(stage, state))
             self._batch_begins(state)
@@ -387,14 +394,14 @@ class ProfilingCallback(StageEvents):
         """Skip a window that can't be recorded now. The last one is postponed: tried again before each batch."""
         again = self.when.schedule.without_skip()
         if again is None:
-            self._life = Life.MISSING
+            self._life = _SKIPPING
         else:
             self._windows.postpone(stage, again, state)
 
     def _finish(self, state: State) -> None:
         """Save the open window."""
         with uninterrupted():
-            self._life = Life.IDLE
+            self._life = _IDLE
             try:
                 self._stop(state, self._windows.stamp(self._stage, state))
             except Exception:
@@ -404,8 +411,8 @@ class ProfilingCallback(StageEvents):
                 exclusive.release(self.session)
 
     def _cancel_warmup(self) -> None:
-        if self._life is Life.WARMING_UP:
-            self._life = Life.IDLE
+        if self._life is _WARMING_UP:
+            self._life = _IDLE
             self._cancel()
             exclusive.release(self.session)
 
@@ -429,21 +436,27 @@ class ProfilingCallback(StageEvents):
     def _must_yield(self, state: State) -> bool:
         return exclusive.KINETO in self.resources and composer_profiler.wants_batch(state)
 
+    def _turn_off(self, reason: str) -> None:
+        """Before the first batch: warn that nothing can be recorded in this run, and why."""
+        warn(f'{type(self).__name__} records nothing: {reason}')
+        self._life = _DISABLED
+
     def _disable(self, error: BaseException) -> None:
         """Record nothing for the rest of the run; the training continues."""
         name = type(self).__name__
         log_error(f'{name} failed', error)
-        if self._life is not Life.DISABLED:
+        if self._life is not _DISABLED and not self._folder_lost:  # that was a warning of its own
             warn(f'{name} is disabled for the rest of this run: {type(error).__name__}: {error}. Training continues')
-        busy = self._life in (Life.RECORDING, Life.WARMING_UP)
-        self._life = Life.DISABLED
+        busy = self._life in (_RECORDING, _WARMING_UP)
+        self._life = _DISABLED
         if busy:
             _ignore_errors(self._cancel)
         _ignore_errors(self.yield_resources)
         exclusive.release(self.session)
 
     def _warn_of_unfinished(self, state: State) -> None:
-        if self._life is not Life.DISABLED and not self._ends_too_early and self.when.schedule.ends_by_itself:
+        silent = self._life is _DISABLED or self._folder_lost or self._ends_too_early
+        if not silent and self.when.schedule.ends_by_itself:
             batch = state.timestamp.batch.value
             warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording)
 

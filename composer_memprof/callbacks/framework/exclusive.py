@@ -144,7 +144,7 @@ def refuse_overlap(callback: Claimant, earlier: Sequence[Claimant]) -> None:
 
 
 def _sample_ranks(*callbacks: Claimant) -> list[int]:
-    """Every rank that a schedule or ``ranks`` names, and one that none names."""
+    """All named ranks, and one unnamed rank that stands for the rest."""
     named = {rank for callback in callbacks for rank in callback.when.schedule.named_ranks()}
     named |= {rank for callback in callbacks for rank in callback.when.ranks or ()}
     return [*sorted(named), max(named, default=-1) + 1]

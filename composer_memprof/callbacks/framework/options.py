@@ -19,7 +19,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, TypedDict, TypeVar, Union
+from typing import Any, NoReturn, Optional, TypedDict, TypeVar, Union
 
 from composer.loggers import Logger
 
@@ -110,7 +110,10 @@ def takes_shared_parameters(
 
         @functools.wraps(own_init)
         def init(self: Any, *arguments: Any, **keywords: Any) -> None:
-            given = signature.bind(self, *arguments, **keywords)
+            try:
+                given = signature.bind(self, *arguments, **keywords)
+            except TypeError as error:
+                raise TypeError(f'{type(self).__name__}: {error}') from None
             given.apply_defaults()
             values = dict(given.arguments)
             del values['self']
@@ -118,7 +121,7 @@ def takes_shared_parameters(
             try:
                 own_init(self, **values, **further)
             except ValueError as error:
-                raise with_name(type(self).__name__, error) from error
+                raise_with_name(type(self).__name__, error)
 
         variable = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
         init.__signature__ = signature  # type: ignore[attr-defined]
@@ -129,10 +132,12 @@ def takes_shared_parameters(
     return decorate
 
 
-def with_name(callback: str, error: ValueError) -> ValueError:
-    """The error with the callback's name before its message: a config may have several callbacks."""
+def raise_with_name(callback: str, error: ValueError) -> NoReturn:
+    """Raise the error with the callback's name before its message: a config may have several callbacks."""
     message = str(error)
-    return error if message.startswith(f'{callback}: ') else ValueError(f'{callback}: {message}')
+    if message.startswith(f'{callback}: '):
+        raise error
+    raise ValueError(f'{callback}: {message}') from error
 
 
 def split_shared(arguments: Mapping[str, Any]) -> tuple[SharedParameters, dict[str, Any]]:

@@ -20,7 +20,7 @@ def warn_if_too_short(name: str, schedule: Schedule, state: State) -> bool:
         return False
     warn(
         f'{name} will record nothing: its first window comes after {first} batches, and this run has {left}. '
-        'Use a shorter skip'
+        'Use a smaller skip in schedule'
     )
     return True
 
@@ -30,7 +30,9 @@ def warn_of_unfinished(name: str, batch: int, *, inside: bool) -> None:
     if inside:
         warn(f'the run ended at batch {batch}, inside a window of {name}. What was recorded is saved')
     else:
-        warn(f'the run ended at batch {batch}, before the first window of {name}. Use a shorter skip or window')
+        warn(
+            f'the run ended at batch {batch}, before the first window of {name}. Use a smaller skip or active in schedule'
+        )
 
 
 def _batches_left(state: State) -> Optional[int]:

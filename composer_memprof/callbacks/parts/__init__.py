@@ -1,1 +1,1 @@
-"""Pieces of a single callback that are too large for its file. Each module names the callback that it belongs to."""
+"""Pieces of single callbacks that are too large for their file: of MemProfiler, MemorySnapshot and Flops."""

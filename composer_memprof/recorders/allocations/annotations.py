@@ -1,4 +1,4 @@
-"""What places the events of a memory snapshot: phases and batches, running modules, and the addresses of tensors.
+"""Notes that locate the events of a memory snapshot: phases and batches, running modules, and the addresses of tensors.
 
 annotations = Annotations()
 annotations.mark('forward', batch=0)

@@ -124,7 +124,7 @@ def _frame(state: Any) -> Frame:
 
 @functools.cache
 def _whole_path(name: str) -> str:
-    """The absolute path: the profiler removes the folder of ``sys.path``, which tells whose code a file is."""
+    """The absolute path. The profiler strips the ``sys.path`` folder, which shows whether code is the user's."""
     if os.path.isabs(name) or name.startswith('<'):
         return name
     return next((path for path in (os.path.join(folder, name) for folder in sys.path) if os.path.isfile(path)), name)

@@ -32,7 +32,7 @@ def open_capture(model: nn.Module, functions: Any) -> Optional[SavedTensorCaptur
                 return None
             current.users += 1
             return current
-        # Another model's, most often of a training that an exception ended.
+        # This capture belongs to another model, usually one whose training failed.
         current.ledger.unseen.setdefault('what came after another recording had begun on this thread', set())
         current.close()
     if saved_tensor_hooks.hooks_are_active() or not saved_tensor_hooks.hooks_are_enabled():
@@ -41,7 +41,7 @@ def open_capture(model: nn.Module, functions: Any) -> Optional[SavedTensorCaptur
 
 
 class SavedTensorCapture:
-    """Has hooks in place from its making until :meth:`close`.
+    """Sets its hooks on construction; :meth:`close` removes them.
 
     Args:
         model (Module): the modules to report.

@@ -73,7 +73,7 @@ class Ledger:
         #: The innermost call that runs now.
         self.call = self.outside
         self.is_open = True
-        #: What could not be seen, and the names of the modules where.
+        #: Why tensors were not seen, and in which modules.
         self.unseen: dict[str, set[str]] = {}
         self.error: Optional[BaseException] = None
         self.left_bytes = 0

@@ -85,7 +85,7 @@ def _by_module(capture: SavedTensorCapture, storages: list[SavedStorage]) -> lis
     calls: dict[str, int] = {}
     types: dict[str, str] = {OUTSIDE: ''}
     for number, name in enumerate(capture.names):
-        types[name] = capture.types[number]  # of a wrapper and the module that it wraps, the latter
+        types[name] = capture.types[number]  # a wrapper and its module share a name; the module's type counts
     for call in capture.ledger.calls:
         if not call.recomputes:
             calls[capture.names[call.module]] = calls.get(capture.names[call.module], 0) + 1

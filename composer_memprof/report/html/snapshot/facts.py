@@ -43,7 +43,7 @@ class FailureFacts:
 def device_facts(
     timeline: AllocationTimeline, snapshot: Snapshot, history: DeviceHistory, max_times: int
 ) -> DeviceFacts:
-    """The facts of a device, of whose times the page has at most ``max_times``."""
+    """The facts of a device. The page keeps at most ``max_times`` of its times."""
     failed = failure_moment(snapshot, history)
     return DeviceFacts(
         name=_device_name(snapshot.meta.device or 'device', timeline.device),

@@ -22,8 +22,8 @@ from composer_memprof.report.html.snapshot.data import page_data
 from composer_memprof.report.html.snapshot.facts import device_facts, failure_facts
 
 MAX_BYTES = 5_000_000
-#: The page has one exact time per so many bytes of its limit, the others are interpolated; one span of summed blocks;
-#: and one drawn piece of a segment: 100,000 times, 4,000 spans and 10,000 pieces in the largest page.
+#: Bytes of the size limit for each exact time (the others are interpolated), each span of summed blocks and each drawn
+#: piece of a segment: 100,000 times, 4,000 spans and 10,000 pieces in the largest page.
 _BYTES_PER_TIME, _BYTES_PER_SPAN, _BYTES_PER_PIECE = 50, 1250, 500
 
 

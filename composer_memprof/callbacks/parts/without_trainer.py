@@ -14,8 +14,8 @@ from typing_extensions import Self
 from composer_memprof.artifacts.destinations import FsspecDestination, scheme_of
 from composer_memprof.artifacts.names import Stamp, folder_of
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.callbacks.framework.functions import FUNCTIONS
 from composer_memprof.callbacks.framework.run_checks import check_writable
+from composer_memprof.callbacks.parts.functions import FUNCTIONS
 from composer_memprof.callbacks.parts.memory_stats import MemoryStats
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.plan import FunctionPlan
