@@ -257,6 +257,8 @@ def test_every_callback_answers_a_question_and_is_described() -> None:
 
 
 def test_links_are_absolute_and_files_that_they_name_exist() -> None:
+    if not (ROOT / '.github').is_dir():
+        pytest.skip('an sdist has no .github')
     links = re.findall(r'\]\(([^)]+)\)', README)
     assert links and all(link.startswith('https://') for link in links)
     raw = PROJECT.replace('github.com', 'raw.githubusercontent.com')
