@@ -43,8 +43,8 @@ NOT_RUN = {
 }
 #: A smaller model, and as many batches as the recorded windows need.
 SMALL = (
-    *('model.d_model=32', 'model.n_heads=2', 'model.n_layers=2', 'progress_bar=false'),
-    *('train_loader.batch_size=4', 'train_loader.max_bytes=200000', 'train_loader.num_workers=0'),
+    *('model.d_model=32', 'model.n_heads=2', 'progress_bar=false'),
+    *('train_loader.batch_size=4', 'train_loader.max_bytes=200000'),
 )
 FASTER = {
     'composer-memprof train quickstart': (*SMALL, 'max_duration=45ba'),
