@@ -39,8 +39,10 @@ class Run:
     """A run that is ready to train.
 
     >>> from composer_memprof import config
-    >>> run = Run(config.load('quickstart', ['max_duration=2ba']))  # doctest: +SKIP
-    >>> run.train()  # doctest: +SKIP
+    >>> run = Run(config.load('quickstart', ['max_duration=2ba', 'callbacks=null']))
+    >>> run.train()
+    >>> run.result().batches
+    2
 
     Raises:
         ConfigError: for a user's mistake in ``config``.

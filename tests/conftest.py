@@ -101,10 +101,17 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+class _Everywhere:
+    """A fixture for the examples in the package's docstrings too, which lie outside of this folder."""
+
+    @pytest.fixture(autouse=True)
+    def in_an_empty_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.chdir(tmp_path)
+        return tmp_path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Everywhere())
 
 
 def _chromium() -> str:

@@ -14,7 +14,10 @@ from composer_memprof.analysis.snapshot.model import Frame, Stack
 #: Packages that call the user's code, or that all of it calls.
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
 #: Files of this package that call the user's code.
-_RUNNER = ('composer_memprof/cli.py', 'composer_memprof/runner.py', 'composer_memprof/recorders/functions/marked.py')
+_RUNNER = (
+    *('composer_memprof/__main__.py', 'composer_memprof/cli.py', 'composer_memprof/runner.py'),
+    'composer_memprof/recorders/functions/marked.py',
+)
 _INSTALLED = ('site-packages/', 'dist-packages/')
 #: A GPU's backward pass runs on torch's own threads, which have no Python frames.
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')

@@ -80,4 +80,4 @@ def _own_command() -> str:
     if shutil.which('composer-memprof') is not None:
         return 'composer-memprof'
     beside_python = Path(sys.executable).parent / 'composer-memprof'
-    return shlex.quote(str(_short(beside_python))) if beside_python.exists() else 'python -m composer_memprof.cli'
+    return shlex.quote(str(_short(beside_python))) if beside_python.exists() else 'python -m composer_memprof'
