@@ -247,7 +247,7 @@ def _file_errors_in_one_line(*paths: Path) -> Iterator[None]:
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     except OSError as error:
-        say(f'{str(error.filename or "the file")!r} can not be read: {error.strerror or error}')
+        say(f'{str(error.filename or "the file")!r} cannot be read: {error.strerror or error}')
         raise typer.Exit(2) from None
     except SnapshotError as error:
         say(str(error))

@@ -213,7 +213,7 @@ def test_python_examples_run_in_a_fresh_process_and_an_empty_folder() -> None:
     assert '0.tokenize.1.start' not in readings and '0.training_step.4.end:' in readings
     printed = dict(zip((block.text for block in examples), json.loads(Path('printed.json').read_text())))
     (medians,) = (text for example, text in printed.items() if 'step_times.summary.json' in example)
-    assert re.match(r"rank 0: \{'total': [\d.]+, 'dataloader': ", medians)
+    assert re.match(r"rank 0: \{'total': [\d.]+, 'data': [\d.]+, 'dataloader': ", medians)
 
 
 def build(callbacks: dict[str, Any]) -> None:

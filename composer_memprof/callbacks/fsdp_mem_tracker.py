@@ -124,7 +124,7 @@ class FSDPMemTracker(ProfilingCallback):
     def _start(self, state: State, stamp: Stamp) -> None:
         del stamp  # unused
         if is_compiled(state.model):
-            raise RuntimeError('the model is compiled; allocations of code compiled by torch.compile can not be seen')
+            raise RuntimeError('the model is compiled; allocations of code compiled by torch.compile cannot be seen')
         recorder = ModuleMemoryRecorder(state.model, state.optimizers, self.root_module, self.layout.depth)
         recorder.start()
         recorder.end_batch()

@@ -55,7 +55,7 @@ def load(config: Union[str, os.PathLike[str]], overrides: Sequence[str] = ()) ->
         merged = OmegaConf.merge(base, *(OmegaConf.from_dotlist([override]) for override in overrides))
         values: Any = OmegaConf.to_container(merged, resolve=True)
     except (OSError, YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
-        raise ConfigError(f'{config} can not be read: {one_line(error)}') from error
+        raise ConfigError(f'{config} cannot be read: {one_line(error)}') from error
     if not isinstance(values, dict):
         raise ConfigError(f'{config} must hold keys and values, not a {type(values).__name__}')
     loaded = {str(key): value for key, value in values.items()}

@@ -1,6 +1,6 @@
 """Large data in a page: columns of numbers as one gzipped base64 text, which ``script/packed.js`` reads.
 
-Base64 can not be mistaken for HTML, whatever names the data has.
+Base64 cannot be mistaken for HTML, whatever names the data has.
 """
 
 from __future__ import annotations

@@ -17,5 +17,5 @@ unpack(byId('data', HTMLScriptElement).textContent ?? '')
     else document.body.dataset.drawn = '0';
   })
   .catch((error) => {
-    byId('found', HTMLElement).textContent = `This browser can not show the page: ${error.message}`;
+    byId('found', HTMLElement).textContent = `This browser cannot show the page: ${error.message}`;
   });

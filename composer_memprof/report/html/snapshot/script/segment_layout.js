@@ -73,7 +73,7 @@ function leftOutSegment({ leftOut, leftOutBytes }, index) {
 }
 
 /**
- * True if a free piece lies beside blocks, so that it can not be returned to the device.
+ * True if a free piece lies beside blocks, so that it cannot be returned to the device.
  *
  * @param {Piece} piece
  */
