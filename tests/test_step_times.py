@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from composer.core import Callback
@@ -125,6 +126,20 @@ def test_percentiles_are_of_the_newest_batches_and_memory_is_bounded(monkeypatch
     assert tally.summary('').seconds['total']['max'] == 21
     assert tally.summary('').seconds['total']['mean'] > 21
     assert len(tally._newest) == 1024
+
+
+def test_logged_percentiles_are_numpys() -> None:
+    clock, tally, totals = MadeUpTimer(), StepTimesTally(), []
+    recorder = StepTimesRecorder(clock)
+    for batch in range(37):
+        run_batch(recorder, clock, batch)
+        clock.now += (batch * 7919) % 101
+    recorder.close_batch(now=True)
+    for _, times in recorder.take_known():
+        tally.add(times)
+        totals.append(times.total)
+    found = tally.recent_percentiles()
+    assert [found[f'total_p{p}'] for p in (50, 90, 99)] == pytest.approx(list(np.percentile(totals, (50, 90, 99))))
 
 
 class SlowLoader(Noise):
