@@ -29,12 +29,6 @@ ROOMS = {
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
 }
 
-#: The only imports that may close a circle; they are inside a function.
-LATE_IMPORTS = {
-    # `&`, `|` and `~` of the base class make schedules of classes that derive from it.
-    ('composer_memprof.schedule.base', 'composer_memprof.schedule.algebra'),
-}
-
 
 @cache
 def trees() -> dict[str, ast.Module]:
@@ -83,18 +77,10 @@ def room(module: str) -> str:
 
 
 def test_imports_form_no_circle() -> None:
-    edges = {
-        module: {imported for imported in found if (module, imported) not in LATE_IMPORTS}
-        for module, found in graph().items()
-    }
     try:
-        graphlib.TopologicalSorter(edges).prepare()
+        graphlib.TopologicalSorter(graph()).prepare()
     except graphlib.CycleError as error:
         pytest.fail(f'these modules import each other: {" <- ".join(error.args[1])}')
-
-
-def test_every_late_import_that_is_allowed_is_there() -> None:
-    assert [(module, name) for module, name in sorted(LATE_IMPORTS) if name not in graph()[module]] == []
 
 
 @pytest.mark.parametrize('name', ROOMS)

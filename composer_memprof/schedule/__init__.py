@@ -11,6 +11,7 @@ schedule, ``cursor`` their common steps, ``overlap`` the proofs about them. ``pa
 makes a schedule work in Composer's own profiler.
 """
 
+from composer_memprof.schedule import algebra as algebra  # sets the operators of Schedule
 from composer_memprof.schedule.base import Schedule
 from composer_memprof.schedule.constant import on_ranks
 from composer_memprof.schedule.windows import every, window

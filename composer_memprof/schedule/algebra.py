@@ -8,7 +8,7 @@ from typing import Optional
 
 from composer.core import State
 
-from composer_memprof.schedule.base import Schedule, ScheduleInput
+from composer_memprof.schedule.base import Operators, Schedule, ScheduleInput, set_operators
 from composer_memprof.schedule.clocks import Clock
 from composer_memprof.schedule.constant import Always, Ranks
 from composer_memprof.schedule.cursor import BatchDecision, Cursor
@@ -139,3 +139,6 @@ class _NotCursor(Cursor):
         decision, inner = self.inner.step(clock)
         active = not decision.active
         return BatchDecision(active, joined=active and self.is_open), _NotCursor(inner, is_open=active)
+
+
+set_operators(Operators(both, either, Not))

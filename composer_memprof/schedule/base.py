@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from composer.core import State
@@ -17,6 +17,24 @@ from composer_memprof.schedule.spans import Span
 
 ScheduleFunction = Callable[[State], ProfilerAction]
 ScheduleInput = Union['Schedule', ScheduleFunction, Mapping[str, Any]]
+
+
+@dataclass
+class Operators:
+    """What ``&``, ``|`` and ``~`` make. ``algebra`` sets them: its classes derive from :class:`Schedule`."""
+
+    both: Callable[[ScheduleInput, ScheduleInput], Schedule]
+    either: Callable[[ScheduleInput, ScheduleInput], Schedule]
+    complement: Callable[[Schedule], Schedule]
+
+
+_operators: Operators
+
+
+def set_operators(operators: Operators) -> None:
+    """Called once, by ``algebra``, which the package imports."""
+    global _operators
+    _operators = operators
 
 
 class Schedule(ABC):
@@ -66,19 +84,19 @@ class Schedule(ABC):
         return all(span.unit == 'ba' for span in self.spans())
 
     def __and__(self, other: ScheduleInput) -> Schedule:
-        return _algebra().both(self, other)
+        return _operators.both(self, other)
 
     def __rand__(self, other: ScheduleInput) -> Schedule:
-        return _algebra().both(other, self)
+        return _operators.both(other, self)
 
     def __or__(self, other: ScheduleInput) -> Schedule:
-        return _algebra().either(self, other)
+        return _operators.either(self, other)
 
     def __ror__(self, other: ScheduleInput) -> Schedule:
-        return _algebra().either(other, self)
+        return _operators.either(other, self)
 
     def __invert__(self) -> Schedule:
-        return _algebra().Not(self)
+        return _operators.complement(self)
 
     def __call__(self, state: State) -> ProfilerAction:
         """The action for the batch about to start. Composer's profiler asks several times for the same batch."""
@@ -87,10 +105,3 @@ class Schedule(ABC):
             view = ComposerView(self, state)
             object.__setattr__(self, '_composer_view', view)
         return view.action(state)
-
-
-def _algebra() -> ModuleType:
-    """The operators make schedules of classes that derive from :class:`Schedule`: the package's only late import."""
-    from composer_memprof.schedule import algebra
-
-    return algebra
