@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +24,7 @@ from composer_memprof.recorders.step_times.summary import PARTS, StepTimesTally
 from composer_memprof.recorders.step_times.timers import HostTimer
 from composer_memprof.recorders.torch_private import data_loading
 from composer_memprof.vocabulary import BACKWARD, DATALOADER, EVAL, FORWARD, OPTIMIZER
-from tests.conftest import Noise, Regression, entries, json_lines, loader, train
+from tests.conftest import Noise, Regression, child_environment, entries, json_lines, loader, train
 
 FOLDER = Path('test-run/memprof')
 
@@ -357,3 +359,41 @@ def test_the_recorder_works_without_a_trainer() -> None:
     recorder.close_batch(now=True)
     ((_, times),) = recorder.take_known()
     assert times.dataloader is None and times.total >= sum(times.forward) > 0
+
+
+ONE_SLOW_RANK = """
+import time, torch
+from composer.utils import dist
+from composer_memprof import StepTimes
+from tests.conftest import Noise, make_trainer
+
+class SlowOnRankOne(Noise):
+    def __getitem__(self, index):
+        time.sleep(0.01 * dist.get_global_rank())
+        return super().__getitem__(index)
+
+dist.initialize_dist('cpu', timeout=60)
+data = SlowOnRankOne(96)
+loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=dist.get_sampler(data))
+trainer = make_trainer(StepTimes(), train_dataloader=loader)
+trainer.fit()
+trainer.close()
+"""
+
+
+@pytest.mark.dist
+def test_of_two_ranks_that_wait_for_one_another_the_slow_one_is_known_by_its_own_data(tmp_path: Path) -> None:
+    script = tmp_path / 'train.py'
+    script.write_text(ONE_SLOW_RANK)
+    done = subprocess.run(
+        [sys.executable, Path(sys.executable).parent / 'composer', '-n', '2', script],
+        cwd=tmp_path, env=child_environment(OMP_NUM_THREADS='1'), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    medians = [
+        {phase: times['p50'] for phase, times in json.loads(path.read_text())['seconds'].items()}
+        for path in sorted(tmp_path.rglob('*.step_times.summary.json'))
+    ]
+    assert len(medians) == 2
+    assert medians[1]['data'] > 0.07 > medians[0]['data'], 'only rank 1 has a slow DataLoader'
+    assert min(median['dataloader'] for median in medians) > 0.05, 'and both wait for it'
