@@ -86,6 +86,16 @@ def check_switches(**switches: object) -> None:
             raise must_be(name, 'true or false', value)
 
 
+def check_count(name: str, value: object) -> None:
+    """Refuse what is not a whole number from 1.
+
+    Raises:
+        ValueError: naming the setting and its value.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise must_be(name, 'a whole number from 1', value)
+
+
 def check_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     """Refuse a value that is not in ``allowed``.
 

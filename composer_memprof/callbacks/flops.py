@@ -20,7 +20,7 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.device_peak import find_peak
-from composer_memprof.messages import log_error, must_be, warn
+from composer_memprof.messages import check_count, log_error, must_be, warn
 from composer_memprof.recorders import compiled
 from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
@@ -85,8 +85,7 @@ class Flops(ProfilingCallback):
     def __init__(
         self, log_every_n_batches: int = 5, peak_flops: Optional[float] = None, **shared: Unpack[SharedParameters]
     ) -> None:
-        if not isinstance(log_every_n_batches, int) or isinstance(log_every_n_batches, bool) or log_every_n_batches < 1:
-            raise must_be('log_every_n_batches', 'a whole number from 1', log_every_n_batches)
+        check_count('log_every_n_batches', log_every_n_batches)
         if peak_flops is not None and not _is_peak(peak_flops):
             raise must_be('peak_flops', 'FLOPs per second above 0, as 312e12', peak_flops)
         super().__init__(**shared)

@@ -18,7 +18,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
-from composer_memprof.messages import must_be
+from composer_memprof.messages import check_count
 from composer_memprof.recorders.batch_shape import token_shape
 from composer_memprof.recorders.step_times import data_wait
 from composer_memprof.recorders.step_times.recorder import StepTimesRecorder
@@ -77,8 +77,7 @@ class StepTimes(PhasedCallback):
     default_schedule = ALWAYS
 
     def __init__(self, log_every_n_batches: int = 10, **shared: Unpack[SharedParameters]) -> None:
-        if not isinstance(log_every_n_batches, int) or isinstance(log_every_n_batches, bool) or log_every_n_batches < 1:
-            raise must_be('log_every_n_batches', 'a whole number from 1', log_every_n_batches)
+        check_count('log_every_n_batches', log_every_n_batches)
         super().__init__(**shared)
         self.log_every_n_batches = log_every_n_batches
 
