@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
-from composer_memprof.callbacks.framework import composer_profiler, exclusive
+from composer_memprof.callbacks.framework import closing, composer_profiler, exclusive
 from composer_memprof.callbacks.framework.options import (
     SharedParameters,
     destination_for,
@@ -259,6 +259,7 @@ class ProfilingCallback(StageEvents):
             on_failure=lambda error: setattr(self, '_folder_lost', True),
             on_removed=self._on_removed,
         )
+        closing.will_close(self, self.output.close_timeout)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -282,7 +283,16 @@ class ProfilingCallback(StageEvents):
 
     def close(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        closing.defer_signals(state)
         self._close_run(state)
+
+    def close_late(self, *, save: bool) -> None:
+        """At interpreter exit, because its close was skipped: save the open window, or only end the recording."""
+        state = self._state() if self._state is not None else None
+        if save and state is not None:
+            self._close_run(state)
+        else:
+            self._drop_recording()
 
     def _end_failed_fit(self, state: State) -> None:
         if self._fitting:
@@ -302,6 +312,7 @@ class ProfilingCallback(StageEvents):
         finally:
             _ignore_errors(self.yield_resources)
         store, self._store = self._store, None
+        closing.is_closed(self)
         store.close(self.output.close_timeout)
         self._windows = StageWindows(self.when)
 
@@ -447,6 +458,10 @@ class ProfilingCallback(StageEvents):
         log_error(f'{name} failed', error)
         if self._life is not _DISABLED and not self._folder_lost:  # that was a warning of its own
             warn(f'{name} is disabled for the rest of this run: {type(error).__name__}: {error}. Training continues')
+        self._drop_recording()
+
+    def _drop_recording(self) -> None:
+        """End what runs without a result, and record nothing for the rest of the run."""
         busy = self._life in (_RECORDING, _WARMING_UP)
         self._life = _DISABLED
         if busy:
