@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import json
 import math
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 from composer.core import Time, Timestamp
-from composer.profiler import ProfilerAction, cyclic_schedule
+from composer.profiler import Profiler, ProfilerAction, cyclic_schedule
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from composer_memprof.schedule.overlap import first_common_batch
 from composer_memprof.schedule.parsing import as_schedule, parse_schedule
 from composer_memprof.schedule.spans import parse_span
 from composer_memprof.schedule.windows import WindowSchedule
+from tests.conftest import loader, train
 
 
 class MadeUpRun:
@@ -270,6 +273,29 @@ def test_as_a_prof_schedule_a_window_comes_once_over_several_epochs(schedule: An
             active.append(batch)
     assert active[:4] == [4, 5, 6, 7]
     assert len(active) <= 5
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'traces'),
+    [
+        (window('1ep', skip='1ep'), {'rank0.6': [3, 4, 5]}),
+        (window('1ep', every='1ep'), {'rank0.3': [0, 1, 2], 'rank0.6': [3, 4, 5], 'rank0.9': [6, 7, 8]}),
+        (every('1ep'), {'rank0.1': [0], 'rank0.4': [3], 'rank0.7': [6]}),
+    ],
+)
+def test_composers_own_profiler_records_whole_epochs(schedule: Any, traces: dict[str, list[int]]) -> None:
+    profiler = Profiler(schedule=schedule, trace_handlers=[], torch_prof_with_flops=False)
+    more = {'eval_dataloader': loader(1), 'eval_interval': '1ba'}  # whose length is not the epoch's
+    train(batches=3, max_duration='3ep', profiler=profiler, **more)
+    steps = {
+        path.name.removesuffix('.pt.trace.json'): sorted(
+            int(event['name'].partition('#')[2])
+            for event in json.loads(path.read_text())['traceEvents']
+            if event['name'].startswith('ProfilerStep#') and event.get('cat') == 'user_annotation'
+        )
+        for path in Path('test-run').rglob('*.pt.trace.json')
+    }
+    assert steps == traces
 
 
 def test_as_a_prof_schedule_a_resumed_run_skips_windows_that_are_over() -> None:
