@@ -360,8 +360,13 @@ def test_windows_that_would_clash_are_refused_naming_the_two() -> None:
         make_trainer(MemorySnapshot(), TorchProfiler(schedule={'skip': '2ba', 'active': '1ba'}))
 
 
-def test_equal_windows_share_one_session() -> None:
-    train(MemorySnapshot(schedule=SOON), TorchProfiler(schedule=SOON))
+@pytest.mark.parametrize('order', [(MemorySnapshot, TorchProfiler), (TorchProfiler, MemorySnapshot)])
+def test_equal_windows_share_one_session_in_either_order(order: tuple[type, type]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        train(*[make(schedule=SOON) for make in order])
+    assert not [warning for warning in caught if 'postpones' in str(warning.message)]
+    assert {entry.batch for entry in entries(Path('test-run'))} == {3}, 'both record the same window'
     kinds = {entry.kind: entry.status for entry in entries(Path('test-run'))}
     assert kinds['memory_snapshot'] == kinds['torch_profiler'] == 'saved'
 

@@ -110,10 +110,17 @@ def release(session: object) -> None:
 
 
 def kineto_for(callback: Claimant, earlier: Sequence[Claimant], arguments: Mapping[str, Any]) -> kineto.KinetoRecorder:
-    """The profiler session to record with: that of an earlier callback with equal windows, or a new one."""
+    """The profiler session to record with: that of an earlier callback with equal windows, or a new one.
+
+    A shared session needs at once what any of its callbacks needs, whichever of them starts it.
+    """
     for other in earlier:
         if other.kineto is not None and callback.when == other.when:
             other.kineto.widen(**arguments)
+            callback.resources |= other.resources
+            for sharing in earlier:
+                if sharing.kineto is other.kineto:
+                    sharing.resources = callback.resources
             return other.kineto
     return kineto.KinetoRecorder(**arguments)
 
