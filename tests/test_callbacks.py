@@ -398,6 +398,10 @@ def test_a_torch_profiler_of_the_user_is_not_disturbed() -> None:
         train(TorchProfiler(schedule=SOON), batches=5)
     assert len(theirs.events()) > 0
     assert entries(Path('test-run'), 'torch_profiler') == []
+    what_to_do = 'another torch profiler is recording. Stop it before the window of TorchProfiler'
+    begun, ended = [str(warning.message) for warning in caught if 'TorchProfiler' in str(warning.message)]
+    assert 'postpones its window at batch 1' in begun and what_to_do in begun
+    assert 'the run ended at batch 5 while' in ended and what_to_do in ended
 
 
 def test_a_training_that_broke_off_in_a_window_does_not_keep_the_next_from_recording() -> None:

@@ -23,6 +23,7 @@ from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
 from composer_memprof.callbacks.framework import closing, composer_profiler, exclusive
+from composer_memprof.callbacks.framework.exclusive import Obstacle
 from composer_memprof.callbacks.framework.options import (
     SharedParameters,
     destination_for,
@@ -109,6 +110,7 @@ class ProfilingCallback(StageEvents):
         self._folder_lost = False  # set on a background thread; the open window goes on, no other follows
         self._ends_too_early = False  # already warned that the run ends before the first window
         self._warned: set[str] = set()  # what is warned of once a run
+        self._obstacle: Optional[Obstacle] = None  # why the last window that was due is not recorded
 
     # -- hooks for subclasses -------------------------------------------------------------------------------------
 
@@ -429,20 +431,21 @@ class ProfilingCallback(StageEvents):
 
     def _claim(self, state: State) -> bool:
         """Whether a window can be recorded now; if not, one warning says why."""
-        obstacle = self._obstacle(state)
-        if obstacle is not None and 'clash' not in self._warned:
+        self._obstacle = self._find_obstacle(state)
+        if self._obstacle is not None and 'clash' not in self._warned:
             self._warned.add('clash')
             verb = 'postpones its' if self.when.schedule.without_skip() is not None else 'skips a'
-            warn(f'{type(self).__name__} {verb} window at batch {state.timestamp.batch.value}: {obstacle}')
-        return obstacle is None
+            warn(f'{type(self).__name__} {verb} window at batch {state.timestamp.batch.value}: {self._obstacle}')
+        return self._obstacle is None
 
-    def _obstacle(self, state: State) -> Optional[str]:
+    def _find_obstacle(self, state: State) -> Optional[Obstacle]:
         if not self.resources:
             return None
         if not self.store.has_room():
-            return 'earlier windows are still being written. Use a schedule with more time between windows'
-        holder = "Composer's TorchProfiler" if self._must_yield(state) else exclusive.claim(self, state)
-        return f'{holder} is recording. Use schedules that do not overlap' if holder is not None else None
+            return Obstacle('earlier windows are still being written', 'Leave more time between windows')
+        if self._must_yield(state):
+            return exclusive.held_by("Composer's TorchProfiler")
+        return exclusive.claim(self, state)
 
     def _must_yield(self, state: State) -> bool:
         return exclusive.KINETO in self.resources and composer_profiler.wants_batch(state)
@@ -473,7 +476,7 @@ class ProfilingCallback(StageEvents):
         silent = self._life is _DISABLED or self._folder_lost or self._ends_too_early
         if not silent and self.when.schedule.ends_by_itself:
             batch = state.timestamp.batch.value
-            warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording)
+            warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording, obstacle=self._obstacle)
 
 
 def _ignore_errors(action: Callable[[], object]) -> None:

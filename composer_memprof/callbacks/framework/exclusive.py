@@ -58,8 +58,24 @@ class _Holder:
 _held: dict[str, _Holder] = {}
 
 
-def claim(callback: Claimant, state: State) -> Optional[str]:
-    """Take the callback's resources. Returns None, or the name of what holds one of them; then none is taken.
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a window cannot be recorded now, and what to do about it."""
+
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f'{self.reason}. {self.advice}'
+
+
+def held_by(name: str) -> Obstacle:
+    """The obstacle that ``name``, which has a schedule too, records."""
+    return Obstacle(f'{name} is recording', 'Use schedules that do not overlap')
+
+
+def claim(callback: Claimant, state: State) -> Optional[Obstacle]:
+    """Take the callback's resources. Returns None, or what is in the way; then none is taken.
 
     A holder that belongs to another Trainer is one whose training failed and that was never closed: its recording is
     ended first.
@@ -71,13 +87,14 @@ def claim(callback: Claimant, state: State) -> Optional[str]:
         other = holder.callback()
         if other is not None and other.records_for(state):
             if not other.yield_resources():
-                return type(other).__name__
+                return held_by(type(other).__name__)
         elif other is not None:
             other.end_abandoned_recording()
         release(holder.session)
     foreign = _foreign_holder(callback)
     if foreign is not None:
-        return foreign
+        advice = f'Stop it before the window of {type(callback).__name__}, or leave it out of this run'
+        return Obstacle(f'{foreign} is recording', advice)
     for resource in callback.resources:
         _held.setdefault(resource, _Holder(callback.session, weakref.ref(callback)))
     return None
