@@ -7,6 +7,7 @@ import gc
 import inspect
 import io
 import os
+import re
 import signal
 import threading
 import warnings
@@ -318,6 +319,38 @@ def test_a_mistake_is_refused_at_construction_in_one_line(
     assert all(word in message for word in words), message
 
 
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'use_gzip': 'yes'}, "use_gzip must be true or false, not 'yes'"),
+        ({'num_traces_to_keep': -2}, 'num_traces_to_keep must be -1 (keep all) or a whole number from 0, not -2'),
+        (
+            {'num_traces_to_keep': 0, 'remote_file_name': None},
+            'num_traces_to_keep=0 with remote_file_name=None would keep nothing anywhere',
+        ),
+    ],
+)
+def test_a_mistake_is_named_as_the_user_wrote_it(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f'^{re.escape(f"TorchProfiler: {message}")}$'):
+        TorchProfiler(**arguments)
+
+
+def test_a_function_that_is_no_schedule_is_refused_before_the_first_batch() -> None:
+    def refused(function: Any) -> str:
+        trainer = make_trainer(HostRSS(schedule=function))
+        with pytest.raises(ValueError) as caught:
+            trainer.fit()
+        assert trainer.state.timestamp.batch == 0
+        return str(caught.value)
+
+    called = 'HostRSS: schedule=cyclic_schedule makes a schedule; call it: schedule=cyclic_schedule(...)'
+    assert refused(composer.profiler.cyclic_schedule) == called
+    assert refused(window('1ba') & composer.profiler.cyclic_schedule) == called
+    assert refused(lambda state: True).endswith('must be a ProfilerAction of Composer, not True')
+    with pytest.raises(ValueError, match='HostRSS: schedule must be window'):
+        HostRSS(schedule=lambda: True)
+
+
 @each_callback
 def test_a_run_name_that_climbs_and_a_folder_that_can_not_be_written_are_refused_at_init(make: type) -> None:
     with pytest.raises(ValueError, match='run_name='):
@@ -393,8 +426,8 @@ def test_a_single_window_that_clashes_unforeseen_comes_as_soon_as_it_can(warmup:
     assert entry.status == 'saved' and entry.batch < 12
 
 
-def test_a_torch_profiler_of_the_user_is_not_disturbed() -> None:
-    with pytest.warns(MemprofWarning, match='another torch profiler is recording'), torch.profiler.profile() as theirs:
+def test_a_torch_profiler_of_the_user_is_not_disturbed_and_named_as_the_reason() -> None:
+    with pytest.warns(MemprofWarning) as caught, torch.profiler.profile() as theirs:
         train(TorchProfiler(schedule=SOON), batches=5)
     assert len(theirs.events()) > 0
     assert entries(Path('test-run'), 'torch_profiler') == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -34,7 +34,7 @@ def parse_schedule(value: ScheduleInput, name: str = 'schedule') -> ParsedSchedu
         return ParsedSchedule(value)
     if isinstance(value, Mapping):
         return _parse_mapping(value, name)
-    if callable(value):
+    if callable(value) and _takes_a_state(value):
         return ParsedSchedule(FunctionSchedule(value))
     raise must_be(name, 'window(...), a mapping, or a function of the State', value)
 
@@ -44,9 +44,19 @@ def as_schedule(value: ScheduleInput) -> Schedule:
     return parse_schedule(value).schedule
 
 
+def _takes_a_state(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+    return True
+
+
 def _parse_mapping(mapping: Mapping[str, Any], name: str) -> ParsedSchedule:
     window_keys = tuple(inspect.signature(window).parameters)
-    allowed = (*window_keys, 'ranks', 'stages')
+    allowed = (*window_keys, 'ranks', 'local_ranks', 'stages')
     for key in mapping:
         if key not in allowed:
             raise ValueError(f'{name}.{key} is unknown; {allowed_are(allowed, key)}')
