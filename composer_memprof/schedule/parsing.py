@@ -10,6 +10,7 @@ from typing import Any, Optional
 from composer_memprof.messages import allowed_are, check_one_of, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
 from composer_memprof.schedule.function import FunctionSchedule
+from composer_memprof.schedule.ranks import LocalRanks, parse_ranks
 from composer_memprof.schedule.windows import window
 
 STAGES = ('train', 'eval', 'predict')
@@ -25,7 +26,7 @@ class ParsedSchedule:
 
 
 def parse_schedule(value: ScheduleInput, name: str = 'schedule') -> ParsedSchedule:
-    """Read ``{skip: 1ba, warmup: 1ba, active: 3ba, every: 500ba, repeat: 0, ranks: [0], stages: [train]}``.
+    """Read ``{skip: 1ba, warmup: 1ba, active: 3ba, every: 500ba, repeat: 0, ranks: [0], local_ranks: [0], stages: [train]}``.
 
     Raises:
         ValueError: naming the key, the value and what is allowed.
@@ -67,24 +68,14 @@ def _parse_mapping(mapping: Mapping[str, Any], name: str) -> ParsedSchedule:
         schedule = window(**{'active': '1ba', **given})
     except ValueError as error:
         raise ValueError(f'{name}.{error}') from error
-    ranks, stages = mapping.get('ranks'), mapping.get('stages')
+    ranks, local_ranks, stages = mapping.get('ranks'), mapping.get('local_ranks'), mapping.get('stages')
+    if local_ranks is not None:
+        schedule &= LocalRanks(parse_ranks(local_ranks, f'{name}.local_ranks'))
     return ParsedSchedule(
         schedule,
         None if ranks is None else parse_ranks(ranks, f'{name}.ranks'),
         None if stages is None else parse_stages(stages, f'{name}.stages'),
     )
-
-
-def parse_ranks(ranks: Any, name: str) -> frozenset[int]:
-    """Ranks as a set.
-
-    Raises:
-        ValueError: if there are none, or one is not a whole number from 0.
-    """
-    values = [ranks] if isinstance(ranks, int) else list(ranks) if isinstance(ranks, (Sequence, frozenset, set)) else []
-    if not values or not all(isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 for rank in values):
-        raise must_be(name, 'one or more ranks, whole numbers from 0', ranks)
-    return frozenset(values)
 
 
 def parse_stages(stages: Any, name: str) -> frozenset[str]:

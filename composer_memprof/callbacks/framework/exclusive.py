@@ -18,7 +18,7 @@ from composer_memprof.callbacks.framework import composer_profiler
 from composer_memprof.callbacks.framework.options import When
 from composer_memprof.recorders import kineto
 from composer_memprof.recorders.python_calls import active_tracer
-from composer_memprof.schedule.overlap import first_common_batch
+from composer_memprof.schedule.overlap import first_common_batch, sample_ranks
 
 KINETO = 'kineto'
 ALLOCATOR_HISTORY = 'allocator_history'
@@ -168,10 +168,11 @@ def refuse_overlap(callback: Claimant, earlier: Sequence[Claimant]) -> None:
 
 
 def _sample_ranks(*callbacks: Claimant) -> list[int]:
-    """All named ranks, and one unnamed rank that stands for the rest."""
-    named = {rank for callback in callbacks for rank in callback.when.schedule.named_ranks()}
+    """A rank of each kind that the callbacks tell apart."""
+    schedules = [callback.when.schedule for callback in callbacks]
+    named = {rank for schedule in schedules for rank in schedule.named_ranks()}
     named |= {rank for callback in callbacks for rank in callback.when.ranks or ()}
-    return [*sorted(named), max(named, default=-1) + 1]
+    return sample_ranks(named, {rank for schedule in schedules for rank in schedule.named_local_ranks()})
 
 
 def _reason(resources: frozenset[str]) -> str:

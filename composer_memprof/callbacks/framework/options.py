@@ -33,7 +33,8 @@ from composer_memprof.artifacts.destinations import (
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.messages import check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
-from composer_memprof.schedule.parsing import check_units, parse_ranks, parse_schedule, parse_stages
+from composer_memprof.schedule.parsing import check_units, parse_schedule, parse_stages
+from composer_memprof.schedule.ranks import parse_ranks
 
 Ranks = Union[int, Sequence[int], None]
 Stages = Union[str, Sequence[str]]
