@@ -25,6 +25,7 @@ from composer_memprof.artifacts import uploading, writing
 from composer_memprof.artifacts.child import ReadAtFork, fork
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme
+from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, check_template, folder_of
@@ -529,7 +530,7 @@ def test_nothing_is_removed_before_it_is_uploaded() -> None:
     store = make_store(destination, 'far/{batch}.txt', keep=0)
     for batch in range(3):
         store.save([text()], stamp(batch))
-    store._writer.wait(time.monotonic() + 20)
+    store._writer.wait(Deadline(20, if_leaving=20))
     assert len(list(FOLDER.glob('*.txt'))) == 3
     destination.open.set()
     store.close(20)

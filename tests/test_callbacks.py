@@ -7,6 +7,7 @@ import gc
 import inspect
 import io
 import os
+import re
 import signal
 import threading
 import warnings
@@ -318,6 +319,38 @@ def test_a_mistake_is_refused_at_construction_in_one_line(
     assert all(word in message for word in words), message
 
 
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'use_gzip': 'yes'}, "use_gzip must be true or false, not 'yes'"),
+        ({'num_traces_to_keep': -2}, 'num_traces_to_keep must be -1 (keep all) or a whole number from 0, not -2'),
+        (
+            {'num_traces_to_keep': 0, 'remote_file_name': None},
+            'num_traces_to_keep=0 with remote_file_name=None would keep nothing anywhere',
+        ),
+    ],
+)
+def test_a_mistake_is_named_as_the_user_wrote_it(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f'^{re.escape(f"TorchProfiler: {message}")}$'):
+        TorchProfiler(**arguments)
+
+
+def test_a_function_that_is_no_schedule_is_refused_before_the_first_batch() -> None:
+    def refused(function: Any) -> str:
+        trainer = make_trainer(HostRSS(schedule=function))
+        with pytest.raises(ValueError) as caught:
+            trainer.fit()
+        assert trainer.state.timestamp.batch == 0
+        return str(caught.value)
+
+    called = 'HostRSS: schedule=cyclic_schedule makes a schedule; call it: schedule=cyclic_schedule(...)'
+    assert refused(composer.profiler.cyclic_schedule) == called
+    assert refused(window('1ba') & composer.profiler.cyclic_schedule) == called
+    assert refused(lambda state: True).endswith('must be a ProfilerAction of Composer, not True')
+    with pytest.raises(ValueError, match='HostRSS: schedule must be window'):
+        HostRSS(schedule=lambda: True)
+
+
 @each_callback
 def test_a_run_name_that_climbs_and_a_folder_that_can_not_be_written_are_refused_at_init(make: type) -> None:
     with pytest.raises(ValueError, match='run_name='):
@@ -360,8 +393,13 @@ def test_windows_that_would_clash_are_refused_naming_the_two() -> None:
         make_trainer(MemorySnapshot(), TorchProfiler(schedule={'skip': '2ba', 'active': '1ba'}))
 
 
-def test_equal_windows_share_one_session() -> None:
-    train(MemorySnapshot(schedule=SOON), TorchProfiler(schedule=SOON))
+@pytest.mark.parametrize('order', [(MemorySnapshot, TorchProfiler), (TorchProfiler, MemorySnapshot)])
+def test_equal_windows_share_one_session_in_either_order(order: tuple[type, type]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        train(*[make(schedule=SOON) for make in order])
+    assert not [warning for warning in caught if 'postpones' in str(warning.message)]
+    assert {entry.batch for entry in entries(Path('test-run'))} == {3}, 'both record the same window'
     kinds = {entry.kind: entry.status for entry in entries(Path('test-run'))}
     assert kinds['memory_snapshot'] == kinds['torch_profiler'] == 'saved'
 
@@ -388,11 +426,15 @@ def test_a_single_window_that_clashes_unforeseen_comes_as_soon_as_it_can(warmup:
     assert entry.status == 'saved' and entry.batch < 12
 
 
-def test_a_torch_profiler_of_the_user_is_not_disturbed() -> None:
-    with pytest.warns(MemprofWarning, match='another torch profiler is recording'), torch.profiler.profile() as theirs:
+def test_a_torch_profiler_of_the_user_is_not_disturbed_and_named_as_the_reason() -> None:
+    with pytest.warns(MemprofWarning) as caught, torch.profiler.profile() as theirs:
         train(TorchProfiler(schedule=SOON), batches=5)
     assert len(theirs.events()) > 0
     assert entries(Path('test-run'), 'torch_profiler') == []
+    what_to_do = 'another torch profiler is recording. Stop it before the window of TorchProfiler'
+    begun, ended = [str(warning.message) for warning in caught if 'TorchProfiler' in str(warning.message)]
+    assert 'postpones its window at batch 1' in begun and what_to_do in begun
+    assert 'the run ended at batch 5 while' in ended and what_to_do in ended
 
 
 def test_a_training_that_broke_off_in_a_window_does_not_keep_the_next_from_recording() -> None:

@@ -61,3 +61,45 @@ def test_the_sharded_gpt_leaves_both_ranks_tables_with_exact_optimizer_state() -
         assert {'fsdp_mem_tracker', 'saved_tensors_hook'} <= {
             entry.kind for entry in entries(folder) if entry.rank == rank
         }
+
+
+_ONE_RANK_DIES = """
+import os
+from composer.core import Callback
+from composer.utils import dist
+from torch.utils.data import DataLoader
+from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
+from tests.conftest import Noise, make_trainer
+
+class Dies(Callback):
+    def batch_end(self, state, logger):
+        if state.timestamp.batch == 8 and dist.get_global_rank() == 1:
+            os._exit(3)
+
+if __name__ == '__main__':
+    dist.initialize_dist('cpu')
+    noise = Noise(20 * 2 * 8)
+    make_trainer(
+        MemorySnapshot(schedule={'active': '2ba'}),
+        HostRSS(),
+        TorchProfiler(schedule={'skip': '3ba', 'active': '50ba'}, with_stack=True),
+        Dies(),
+        train_dataloader=DataLoader(noise, batch_size=8, sampler=dist.get_sampler(noise)),
+    ).fit()
+"""
+
+
+def test_when_a_rank_dies_the_other_saves_everything_and_ends_by_itself() -> None:
+    Path('job.py').write_text(_ONE_RANK_DIES)
+    composer = Path(sys.executable).parent / 'composer'
+    run = subprocess.run(
+        [composer, '-n', '2', 'job.py'],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin'),
+    )
+    assert 'Rank 1 crashed with exit code 3' in run.stderr
+    assert 'SIGKILL' not in run.stderr, 'the launcher did not have to kill it'
+    saved = {entry.kind for entry in entries(Path('test-run')) if entry.rank == 0 and entry.status == 'saved'}
+    assert {'memory_snapshot', 'memory_snapshot.page', 'host_rss', 'torch_profiler'} <= saved

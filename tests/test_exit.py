@@ -187,3 +187,92 @@ def test_a_run_that_breaks_off_outside_of_a_window_leaves_what_filled_the_memory
     assert summary['devices'][0]['at_failure']['batch'] == 7, 'the last that was trained'
     if mark == '.oom':
         assert 'Tried to allocate 20.00 GiB' in summary['error']
+
+
+#: A run that fails in an open window, with callbacks of the user's before, between and after ours. Signals come in the
+#: midst of one close.
+_CLOSES = """
+import os, signal, sys
+from composer.core import Callback
+from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
+from tests.conftest import make_trainer
+
+where, after, numbers = sys.argv[1], sys.argv[2], [getattr(signal, name) for name in sys.argv[3:]]
+
+def come(here):
+    if here == where:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+class Users(Callback):
+    def __init__(self, name):
+        self.name = name
+    def batch_end(self, state, logger):
+        if self.name == 'first' and state.timestamp.batch == 8:
+            raise RuntimeError('a peer died')
+    def close(self, state, logger):
+        come(self.name)
+        os.write(1, f'close {self.name}\\n'.encode())
+    def post_close(self):
+        os.write(1, f'post_close {self.name}\\n'.encode())
+
+class Ours(HostRSS):
+    def _stop(self, state, stamp):
+        come('ours')
+        super()._stop(state, stamp)
+
+if __name__ == '__main__':
+    trainer = make_trainer(
+        Users('first'),
+        Ours(),
+        Users('between'),
+        MemorySnapshot(schedule={'active': '2ba'}),
+        TorchProfiler(schedule={'skip': '3ba', 'active': '50ba'}, with_stack=True),
+        Users('last'),
+    )
+    try:
+        trainer.fit()
+    finally:
+        if after == 'trainer.close()':
+            trainer.close()
+"""
+USERS = ['first', 'between', 'last']
+
+
+def close_amid(where: str, after: str, *numbers: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """The job, and the status of each file by its kind."""
+    Path('job.py').write_text(_CLOSES)
+    job = subprocess.run(
+        [sys.executable, 'job.py', where, after, *numbers],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return job, {entry.kind: entry.status for entry in entries(Path('test-run'))}
+
+
+@pytest.mark.parametrize(
+    ('where', 'after'),
+    [('first', 'exit'), ('ours', 'exit'), ('last', 'exit'), ('ours', 'trainer.close()'), ('last', 'trainer.close()')],
+)
+def test_signals_amid_the_closes_skip_none_of_them(where: str, after: str) -> None:
+    job, files = close_amid(where, after, 'SIGTERM', 'SIGTERM', 'SIGTERM')
+    said = job.stdout.split('\n')
+    assert files == dict.fromkeys(KINDS, 'saved')
+    assert all(f'close {user}' in said and f'post_close {user}' in said for user in USERS), said
+    assert job.returncode == (1 if after == 'exit' else 128 + signal.SIGTERM)
+
+
+def test_one_ctrl_c_amid_the_closes_skips_none_of_them() -> None:
+    job, files = close_amid('ours', 'exit', 'SIGINT', 'SIGTERM')  # as a terminal and the launcher together send
+    assert files == dict.fromkeys(KINDS, 'saved')
+    assert 'post_close last' in job.stdout
+    assert 'without waiting for uploads. Press Ctrl-C again to break off' in job.stderr
+
+
+def test_a_second_ctrl_c_breaks_the_closes_off_and_no_profiler_keeps_the_process() -> None:
+    job, files = close_amid('between', 'exit', 'SIGINT', 'SIGINT')
+    assert 'close last' not in job.stdout
+    assert job.returncode == 1, 'it ended by itself'
+    assert files['memory_snapshot'] == 'saved' and 'torch_profiler' not in files

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import json
 import math
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
 import pytest
 from composer.core import Time, Timestamp
-from composer.profiler import ProfilerAction, cyclic_schedule
+from composer.profiler import Profiler, ProfilerAction, cyclic_schedule
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from composer_memprof.schedule import every, on_ranks, window
+from composer_memprof import HostRSS, TorchProfiler
+from composer_memprof.schedule import every, on_local_ranks, on_ranks, window
 from composer_memprof.schedule.clocks import TrainClock
 from composer_memprof.schedule.constant import ALWAYS
 from composer_memprof.schedule.driver import ScheduleDriver
@@ -23,6 +26,7 @@ from composer_memprof.schedule.overlap import first_common_batch
 from composer_memprof.schedule.parsing import as_schedule, parse_schedule
 from composer_memprof.schedule.spans import parse_span
 from composer_memprof.schedule.windows import WindowSchedule
+from tests.conftest import loader, make_trainer, train
 
 
 class MadeUpRun:
@@ -272,6 +276,29 @@ def test_as_a_prof_schedule_a_window_comes_once_over_several_epochs(schedule: An
     assert len(active) <= 5
 
 
+@pytest.mark.parametrize(
+    ('schedule', 'traces'),
+    [
+        (window('1ep', skip='1ep'), {'rank0.6': [3, 4, 5]}),
+        (window('1ep', every='1ep'), {'rank0.3': [0, 1, 2], 'rank0.6': [3, 4, 5], 'rank0.9': [6, 7, 8]}),
+        (every('1ep'), {'rank0.1': [0], 'rank0.4': [3], 'rank0.7': [6]}),
+    ],
+)
+def test_composers_own_profiler_records_whole_epochs(schedule: Any, traces: dict[str, list[int]]) -> None:
+    profiler = Profiler(schedule=schedule, trace_handlers=[], torch_prof_with_flops=False)
+    more = {'eval_dataloader': loader(1), 'eval_interval': '1ba'}  # whose length is not the epoch's
+    train(batches=3, max_duration='3ep', profiler=profiler, **more)
+    steps = {
+        path.name.removesuffix('.pt.trace.json'): sorted(
+            int(event['name'].partition('#')[2])
+            for event in json.loads(path.read_text())['traceEvents']
+            if event['name'].startswith('ProfilerStep#') and event.get('cat') == 'user_annotation'
+        )
+        for path in Path('test-run').rglob('*.pt.trace.json')
+    }
+    assert steps == traces
+
+
 def test_as_a_prof_schedule_a_resumed_run_skips_windows_that_are_over() -> None:
     run = MadeUpRun([8] * 60, start=40)
     run.state.timestamp = run._timestamp(40)
@@ -340,6 +367,9 @@ def test_wall_clock_lengths_are_read(text: str, seconds: int) -> None:
         (lambda: on_ranks(), ['on_ranks']),
         (lambda: on_ranks(-1), ['on_ranks']),
         (lambda: on_ranks(0) & on_ranks(1), ['&']),
+        (lambda: on_local_ranks(), ['on_local_ranks']),
+        (lambda: on_local_ranks(-1), ['on_local_ranks']),
+        (lambda: parse_schedule({'active': '3ba', 'local_ranks': ['x']}), ['schedule.local_ranks']),
         (lambda: window('2ba') & window('2ba', skip='5ba'), ['&']),
         (lambda: window('2ba', every='4ba') & window('2ba', skip='2ba', every='4ba'), ['&']),
         (lambda: parse_schedule({'activ': '3ba'}), ['schedule.activ', "'active'"]),
@@ -363,6 +393,56 @@ def test_a_common_batch_of_two_schedules_is_proved_or_unknown() -> None:
     assert first_common_batch(window('2ba', every='6ba'), window('2ba', skip='3ba', every='9ba'), [0]) == 12
     assert first_common_batch(window('2ba') & on_ranks(0), window('2ba') & on_ranks(1), [0, 1, 2]) is None
     assert first_common_batch(window('100sp'), window('2ba'), [0]) is None
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that a launcher gives to rank 5 of two nodes with four ranks each."""
+    for name, value in {'RANK': 5, 'WORLD_SIZE': 8, 'LOCAL_RANK': 1, 'LOCAL_WORLD_SIZE': 4, 'NODE_RANK': 1}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.usefixtures('two_nodes')
+def test_local_ranks_are_those_of_each_node() -> None:
+    schedule = window('2ba') & on_local_ranks(1)
+    assert [rank for rank in range(8) if schedule.may_run_on(rank)] == [1, 5]
+    assert [rank for rank in range(8) if (~on_local_ranks(1)).may_run_on(rank)] == [0, 2, 3, 4, 6, 7]
+    assert parse_schedule({'active': '2ba', 'local_ranks': [1]}).schedule == schedule
+    assert MadeUpRun([8] * 6).recordings(schedule) == [[0, 1]], 'this is local rank 1'
+    assert MadeUpRun([8] * 6).recordings(window('2ba') & on_local_ranks(0, 2)) == []
+
+
+def test_a_process_goes_by_its_own_local_rank_where_nodes_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {'RANK': 5, 'WORLD_SIZE': 6, 'LOCAL_RANK': 0, 'LOCAL_WORLD_SIZE': 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert MadeUpRun([8] * 6).recordings(window('2ba') & on_local_ranks(0)) == [[0, 1]]
+
+
+@pytest.mark.usefixtures('two_nodes')
+def test_what_is_proved_of_ranks_holds_for_local_ranks() -> None:
+    both = (on_ranks(1) & on_local_ranks(1), ~on_ranks(1) & on_local_ranks(1), on_ranks(6) & on_local_ranks(2))
+    assert [[rank for rank in range(8) if schedule.may_run_on(rank)] for schedule in both[::2]] == [[1], [6]]
+    with pytest.raises(ValueError, match='no batch in common'):
+        on_ranks(6) & on_local_ranks(1)
+    with pytest.raises(ValueError, match='no batch in common'):
+        window('2ba') & on_local_ranks(0) & on_local_ranks(1)
+
+
+def test_callbacks_on_different_local_ranks_do_not_clash_and_ranks_that_no_node_has_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match=r'^HostRSS: local_ranks=\[1, 3\] are beyond this node, .* 0 to 0$'):
+        make_trainer(HostRSS(schedule={'active': '2ba', 'local_ranks': [0, 1, 3]}))
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
+    make_trainer(
+        TorchProfiler(schedule={'active': '2ba', 'local_ranks': [0]}),
+        TorchProfiler(schedule={'active': '3ba', 'local_ranks': [1]}),
+    ).close()
+    with pytest.raises(ValueError, match='would both record batch 0'):
+        make_trainer(
+            TorchProfiler(schedule={'active': '2ba', 'local_ranks': [0, 1]}),
+            TorchProfiler(schedule={'active': '3ba', 'local_ranks': [1]}),
+        )
 
 
 def test_the_plain_reference_is_right_in_a_simple_case() -> None:

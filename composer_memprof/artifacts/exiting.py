@@ -1,10 +1,13 @@
-"""Interpreter exit: whether it has begun, and until when work may take."""
+"""The end of the process: whether it has begun, and until when work may take."""
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Optional
 
 
@@ -13,12 +16,78 @@ def exiting() -> bool:
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
-_exit_deadline: Optional[float] = None
+@dataclass
+class _Leaving:
+    """That this process is leaving: on the monotonic clock since when, and whether a person waits for it."""
+
+    since: Optional[float] = None
+    hurried: bool = False
 
 
-def exit_deadline(timeout: float) -> float:
-    """The deadline for all work at interpreter exit, on the monotonic clock: ``timeout`` seconds after the first call."""
-    global _exit_deadline
-    if _exit_deadline is None:
-        _exit_deadline = time.monotonic() + timeout
-    return _exit_deadline
+_leaving = _Leaving()
+
+
+def leave(hurried: bool = False) -> None:
+    """Deadlines are short from the first call on, because a launcher kills the job soon.
+
+    Args:
+        hurried (bool): somebody pressed Ctrl-C, so that uploads are not waited for.
+    """
+    if _leaving.since is None:
+        _leaving.since = time.monotonic()
+    _leaving.hurried = _leaving.hurried or hurried
+
+
+def stay() -> None:
+    """The process goes on: another run begins."""
+    _leaving.since, _leaving.hurried = None, False
+
+
+def is_leaving() -> bool:
+    return _leaving.since is not None
+
+
+def is_hurried() -> bool:
+    """Whether somebody pressed Ctrl-C while the process was leaving."""
+    return _leaving.hurried
+
+
+class Deadline:
+    """The end of a wait. It comes sooner if the process begins to leave in the meantime.
+
+    Args:
+        seconds (float): from now.
+        if_leaving (float): from when the process began to leave; at interpreter exit that is now at the latest.
+        if_hurried (float, optional): the same once somebody pressed Ctrl-C.
+    """
+
+    def __init__(self, seconds: float, *, if_leaving: float, if_hurried: Optional[float] = None) -> None:
+        if exiting():
+            leave()
+        self._end = time.monotonic() + seconds
+        self._if_leaving = if_leaving
+        self._if_hurried = if_leaving if if_hurried is None else if_hurried
+
+    def left(self) -> float:
+        """Seconds from now; 0 if it has passed."""
+        end = self._end
+        if _leaving.since is not None:
+            end = min(end, _leaving.since + (self._if_hurried if _leaving.hurried else self._if_leaving))
+        return max(0.0, end - time.monotonic())
+
+
+_at_end: list[Callable[[], None]] = []
+
+
+def at_end(function: Callable[[], None]) -> None:
+    """Call ``function`` at interpreter exit, after this package's other exit handlers."""
+    _at_end.append(function)
+
+
+def _end() -> None:
+    for function in _at_end:
+        function()
+
+
+# Exit handlers run in reverse order: whoever imports this module registers later, and so runs before.
+atexit.register(_end)

@@ -6,11 +6,11 @@ Imports neither Composer nor torch, so that the child process starts fast.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme, scheme_of
-from composer_memprof.artifacts.exiting import exit_deadline
+from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, locked_for_push, read_manifest
 from composer_memprof.messages import log_error
@@ -130,27 +130,39 @@ def push_at_exit(manifest: Path, storage_options: Mapping[str, Any], timeout: fl
 def _push_pending() -> None:
     if not _pending:
         return
-    deadline = exit_deadline(max(pending.timeout for pending in _pending))
+    longest = max(pending.timeout for pending in _pending)
+    deadline = Deadline(longest, if_leaving=longest, if_hurried=0)
     requests = [(str(pending.manifest), dict(pending.storage_options)) for pending in _pending]
     unique = [request for position, request in enumerate(requests) if request not in requests[:position]]
     _pending.clear()
-    text = json.dumps(unique, default=str)
     child = subprocess.Popen(
         [sys.executable, '-c', 'from composer_memprof.artifacts.push import push_from_stdin; push_from_stdin()'],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(path for path in sys.path if path)},
     )
-    try:
-        # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
-        child.communicate(text.encode(), timeout=max(deadline - time.monotonic(), 0.1))
-    except subprocess.TimeoutExpired:
+    # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
+    with contextlib.suppress(BrokenPipeError):  # it has died
+        assert child.stdin is not None
+        child.stdin.write(json.dumps(unique, default=str).encode())
+        child.stdin.close()
+    if not _ends_by(child, deadline):
         child.kill()
         folders = ' '.join(sorted({str(Path(name).parent) for name, _ in unique}))
         sys.stderr.write(
             'composer_memprof: some files were not uploaded in time. '
             f'Upload them with: composer-memprof push {folders}\n'
         )
+
+
+def _ends_by(child: subprocess.Popen[bytes], deadline: Deadline) -> bool:
+    while True:
+        try:
+            child.wait(max(min(deadline.left(), 1.0), 0.1))  # the deadline may come sooner in the meantime
+            return True
+        except subprocess.TimeoutExpired:
+            if not deadline.left():
+                return False
 
 
 def push_from_stdin() -> None:

@@ -12,7 +12,7 @@ from typing import Optional
 
 from composer_memprof.artifacts.child import ReadAtFork
 from composer_memprof.artifacts.destinations import Destination
-from composer_memprof.artifacts.exiting import exit_deadline, exiting
+from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.growing_file import GrowingFile
@@ -136,16 +136,13 @@ class ArtifactStore:
                     f'composer-memprof push {self.folder}',
                 )
 
-        if exiting():
-            deadline = exit_deadline(timeout)
-            self._writer.wait(deadline, explain_writing)
-            # An upload that has started may still succeed; the others need a child process.
-            self._uploader.wait(deadline - _SHARE_OF_PUSH * timeout, explain_uploading)
-        else:
-            self._writer.wait(time.monotonic() + _WRITE_TIMEOUT_S, explain_writing)
-            deadline = time.monotonic() + timeout
-            self._uploader.send_unsent(deadline)
-            self._uploader.wait(deadline, explain_uploading)
+        self._writer.wait(Deadline(_WRITE_TIMEOUT_S, if_leaving=timeout), explain_writing)
+        # At interpreter exit an upload that has started may still succeed; the others need a child process.
+        share = 1 - _SHARE_OF_PUSH if exiting() else 1
+        uploads = Deadline(timeout, if_leaving=timeout * share, if_hurried=0)
+        if not exiting():
+            self._uploader.send_unsent(uploads)
+        self._uploader.wait(uploads, explain_uploading)
 
     def _keep(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from composer_memprof.artifacts.destinations import FsspecDestination
-from composer_memprof.artifacts.exiting import exiting
+from composer_memprof.artifacts.exiting import Deadline, exiting, is_hurried
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry
@@ -45,17 +45,17 @@ class Uploader:
             if entry.remote is not None:
                 self._send(entry, window)
 
-    def send_unsent(self, deadline: float) -> None:
+    def send_unsent(self, deadline: Deadline) -> None:
         """At the close, queue the files that found the queue full, as it empties."""
-        while self._unsent and time.monotonic() < deadline:
+        while self._unsent and deadline.left():
             with self._lock:
                 entry, window = self._unsent.pop()
             self._send(entry, window)
             if self._unsent:
                 time.sleep(0.05)
 
-    def wait(self, deadline: float, each_second: Callable[[], None] = lambda: None) -> None:
-        """Wait for queued uploads until ``deadline`` on the monotonic clock."""
+    def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> None:
+        """Wait for queued uploads until ``deadline``."""
         _thread.wait(self, deadline, each_second)
 
     def leave_to_push(self, timeout: float) -> None:
@@ -66,9 +66,10 @@ class Uploader:
         if exiting():
             push_at_exit(self._folder.manifest.path, self._folder.destination.storage_options, timeout)
         else:
+            reason = 'because of Ctrl-C' if is_hurried() else f'within close_timeout={timeout:g} s'
             self._failures.warn_once(
                 'upload',
-                f'{count} file(s) were not uploaded within close_timeout={timeout:g} s. They are kept. '
+                f'{count} file(s) were not uploaded {reason}. They are kept. '
                 f'Upload them with: composer-memprof push {self._folder.path}',
             )
 

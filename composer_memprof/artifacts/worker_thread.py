@@ -9,12 +9,11 @@ from __future__ import annotations
 import collections
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional
 
-from composer_memprof.artifacts.exiting import exiting
+from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.signals import uninterrupted
 
 
@@ -99,20 +98,20 @@ class WorkerThread:
                     job.prepare = None
                     self._changed.notify_all()
 
-    def wait(self, owner: object, deadline: float, each_second: Callable[[], None] = lambda: None) -> bool:
-        """Wait until ``owner`` has no job left, or until ``deadline`` on the monotonic clock. True: none is left.
+    def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
+        """Wait until ``owner`` has no job left, or until ``deadline``. True: none is left.
 
         ``each_second`` is called about once a second while it waits.
         """
         while any(job.owner is owner for job in list(self._jobs)):
             each_second()
-            if time.monotonic() >= deadline:
+            left = deadline.left()
+            if not left:
                 return False
             self.prepare_next()
             with self._changed:
                 has_thread = self._has_thread()
                 if has_thread:
-                    left = max(0.0, deadline - time.monotonic())
                     self._changed.wait_for(self._cannot_run, min(left, 1.0))
             if not has_thread:
                 self._run_here(owner)

@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from composer_memprof.artifacts.child import CHILD_TIMEOUT_S, Child, ReadAtFork, fork
 from composer_memprof.artifacts.compression import add_suffix, codec_for, compress_file
-from composer_memprof.artifacts.exiting import exiting
+from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
@@ -155,8 +155,8 @@ class Writer:
         """True if another window can be queued."""
         return _thread.has_room(self)
 
-    def wait(self, deadline: float, each_second: Callable[[], None] = lambda: None) -> None:
-        """Wait for queued windows until ``deadline`` on the monotonic clock."""
+    def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> None:
+        """Wait for queued windows until ``deadline``."""
         _thread.wait(self, deadline, each_second)
 
     def release(self) -> None:

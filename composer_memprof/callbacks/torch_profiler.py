@@ -18,8 +18,14 @@ from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, fold
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.callbacks.framework.options import When, check_naming, split_shared, takes_shared_parameters
-from composer_memprof.messages import check_one_of, must_be
+from composer_memprof.callbacks.framework.options import (
+    When,
+    check_kept,
+    check_naming,
+    split_shared,
+    takes_shared_parameters,
+)
+from composer_memprof.messages import check_one_of, check_switches, must_be
 from composer_memprof.recorders import kineto
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
 from composer_memprof.report.text.files import write_text
@@ -102,6 +108,8 @@ class TorchProfiler(ProfilingCallback):
         **profile_arguments: Any,
     ) -> None:
         shared, profile_arguments = split_shared(profile_arguments)
+        check_switches(use_gzip=use_gzip)
+        check_kept('num_traces_to_keep', num_traces_to_keep, shared['remote_file_name'])
         kept = shared['num_artifacts_to_keep']
         if -1 not in (num_traces_to_keep, kept) and num_traces_to_keep != kept:
             raise ValueError(

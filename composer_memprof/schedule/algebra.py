@@ -10,10 +10,11 @@ from composer.core import State
 
 from composer_memprof.schedule.base import Operators, Schedule, ScheduleInput, set_operators
 from composer_memprof.schedule.clocks import Clock
-from composer_memprof.schedule.constant import Always, Ranks
+from composer_memprof.schedule.constant import Always
 from composer_memprof.schedule.cursor import BatchDecision, Cursor
 from composer_memprof.schedule.overlap import is_never_active
 from composer_memprof.schedule.parsing import as_schedule
+from composer_memprof.schedule.ranks import RankSet
 from composer_memprof.schedule.spans import Span
 
 
@@ -50,12 +51,15 @@ class Pair(Schedule):
     def named_ranks(self) -> frozenset[int]:
         return self.left.named_ranks() | self.right.named_ranks()
 
+    def named_local_ranks(self) -> frozenset[int]:
+        return self.left.named_local_ranks() | self.right.named_local_ranks()
+
 
 @dataclass(frozen=True)
 class Both(Pair):
     def without_skip(self) -> Optional[Schedule]:
-        window, ranks = (self.right, self.left) if isinstance(self.left, Ranks) else (self.left, self.right)
-        sooner = window.without_skip() if isinstance(ranks, Ranks) else None
+        window, ranks = (self.right, self.left) if isinstance(self.left, RankSet) else (self.left, self.right)
+        sooner = window.without_skip() if isinstance(ranks, RankSet) else None
         return None if sooner is None else Both(sooner, ranks)
 
     def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
@@ -120,10 +124,13 @@ class Not(Schedule):
         return self.inner.parts()
 
     def may_run_on(self, rank: int) -> bool:
-        return not (isinstance(self.inner, (Ranks, Always)) and self.inner.may_run_on(rank))
+        return not (isinstance(self.inner, (RankSet, Always)) and self.inner.may_run_on(rank))
 
     def named_ranks(self) -> frozenset[int]:
         return self.inner.named_ranks()
+
+    def named_local_ranks(self) -> frozenset[int]:
+        return self.inner.named_local_ranks()
 
     @property
     def ends_by_itself(self) -> bool:

@@ -67,7 +67,11 @@ class Schedule(ABC):
         return True
 
     def named_ranks(self) -> frozenset[int]:
-        """The ranks that are named in it."""
+        """The global ranks that are named in it."""
+        return frozenset()
+
+    def named_local_ranks(self) -> frozenset[int]:
+        """The ranks of a node that are named in it."""
         return frozenset()
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 from composer.core import State
 from composer.utils import dist
@@ -91,13 +91,33 @@ class ZeroClock:
         return 0
 
 
-class NextBatchClock:
-    """``clock`` one batch later. The samples, tokens and seconds of that batch are not known, so they are left out."""
+class BatchStartClock:
+    """``clock`` when the batch about to start starts, or the one ``ahead`` of it.
 
-    def __init__(self, clock: TrainClock) -> None:
+    At the end of an epoch's last batch the clock's own epoch still stands, and the next batch is of the next epoch. The
+    samples, tokens and seconds of batches ahead are not known, so they are left out.
+
+    Args:
+        clock (TrainClock): at the end of a batch, or later.
+        epoch_length (int, optional): batches in an epoch, if that is known.
+        ahead (int): 0 for the batch about to start.
+    """
+
+    def __init__(self, clock: TrainClock, epoch_length: Optional[int], ahead: int = 0) -> None:
         self.rank = clock.rank
         self.state = clock.state
         self._clock = clock
+        self._epoch_length = epoch_length
+        self._ahead = ahead
 
     def read(self, unit: str) -> float:
-        return self._clock.read(unit) + (unit == 'ba')
+        value = self._clock.read(unit)
+        if unit == 'ba':
+            return value + self._ahead
+        if unit == 'ep' and self._epoch_length is not None:
+            return value + (self.state.timestamp.batch_in_epoch.value + self._ahead >= self._epoch_length)
+        return value
+
+    def following(self) -> BatchStartClock:
+        """The clock one batch later."""
+        return BatchStartClock(self._clock, self._epoch_length, self._ahead + 1)

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from composer.core import State
 from composer.profiler import ProfilerAction
 
+from composer_memprof.messages import log_error, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleFunction
 from composer_memprof.schedule.clocks import Clock
 from composer_memprof.schedule.cursor import BatchDecision, Cursor
@@ -28,6 +29,30 @@ class FunctionSchedule(Schedule):
 
     def __call__(self, state: State) -> ProfilerAction:
         return self.function(state)
+
+
+def check_functions(schedule: Schedule, state: State) -> None:
+    """Before the first batch: refuse a function in ``schedule`` that returns no action, such as one that makes schedules.
+
+    Raises:
+        ValueError: naming the function and what it returns.
+    """
+    for part in schedule.parts():
+        if isinstance(part, FunctionSchedule):
+            _check_function(part.function, state)
+
+
+def _check_function(function: ScheduleFunction, state: State) -> None:
+    try:
+        action: object = function(state)
+    except Exception:  # it may need a state that comes with the first batch
+        log_error('the schedule function failed before the first batch')
+        return
+    name = getattr(function, '__name__', repr(function))
+    if callable(action):
+        raise ValueError(f'schedule={name} makes a schedule; call it: schedule={name}(...)')
+    if not isinstance(action, ProfilerAction):
+        raise must_be(f'what schedule={name} returns', 'a ProfilerAction of Composer', action)
 
 
 @dataclass(frozen=True)

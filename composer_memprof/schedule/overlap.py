@@ -6,9 +6,11 @@ A proof steps batch by batch until the schedules repeat. It needs schedules that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import Optional
+
+from composer.utils import dist
 
 from composer_memprof.schedule.base import Schedule
 from composer_memprof.schedule.clocks import BatchClock
@@ -42,8 +44,7 @@ def first_common_batch(a: Schedule, b: Schedule, ranks: Sequence[int]) -> Option
 
 def is_never_active(schedule: Schedule) -> bool:
     """True if ``schedule`` provably records no batch on any rank."""
-    named = schedule.named_ranks()
-    ranks = [*sorted(named), max(named, default=-1) + 1]  # the last one stands for all ranks that are not named
+    ranks = sample_ranks(schedule.named_ranks(), schedule.named_local_ranks())
     reachable = [rank for rank in ranks if schedule.may_run_on(rank)]
     if not reachable:
         return True
@@ -53,6 +54,18 @@ def is_never_active(schedule: Schedule) -> bool:
     if batches > _MOST_BATCHES:
         return False
     return not any(_is_active_within(schedule, rank, batches) for rank in reachable)
+
+
+def sample_ranks(named: Collection[int], named_local: Collection[int]) -> list[int]:
+    """All named ranks, and for each local rank that is named one rank of the first node without a named rank.
+
+    A last one, of that node too, stands for all ranks that are not named.
+    """
+    size = dist.get_local_world_size()
+    node = size * (max(named, default=-1) // size + 1)
+    others = [node + local for local in range(size)]
+    unnamed = [rank for rank in others if rank - node not in named_local]
+    return sorted({*named, *(node + local for local in named_local), *unnamed[:1]})
 
 
 def _is_active_within(schedule: Schedule, rank: int, batches: int) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from composer_memprof.messages import allowed_are, check_one_of, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
 from composer_memprof.schedule.function import FunctionSchedule
+from composer_memprof.schedule.ranks import LocalRanks, parse_ranks
 from composer_memprof.schedule.windows import window
 
 STAGES = ('train', 'eval', 'predict')
@@ -25,7 +26,7 @@ class ParsedSchedule:
 
 
 def parse_schedule(value: ScheduleInput, name: str = 'schedule') -> ParsedSchedule:
-    """Read ``{skip: 1ba, warmup: 1ba, active: 3ba, every: 500ba, repeat: 0, ranks: [0], stages: [train]}``.
+    """Read ``{skip: 1ba, warmup: 1ba, active: 3ba, every: 500ba, repeat: 0, ranks: [0], local_ranks: [0], stages: [train]}``.
 
     Raises:
         ValueError: naming the key, the value and what is allowed.
@@ -34,7 +35,7 @@ def parse_schedule(value: ScheduleInput, name: str = 'schedule') -> ParsedSchedu
         return ParsedSchedule(value)
     if isinstance(value, Mapping):
         return _parse_mapping(value, name)
-    if callable(value):
+    if callable(value) and _takes_a_state(value):
         return ParsedSchedule(FunctionSchedule(value))
     raise must_be(name, 'window(...), a mapping, or a function of the State', value)
 
@@ -44,9 +45,19 @@ def as_schedule(value: ScheduleInput) -> Schedule:
     return parse_schedule(value).schedule
 
 
+def _takes_a_state(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+    return True
+
+
 def _parse_mapping(mapping: Mapping[str, Any], name: str) -> ParsedSchedule:
     window_keys = tuple(inspect.signature(window).parameters)
-    allowed = (*window_keys, 'ranks', 'stages')
+    allowed = (*window_keys, 'ranks', 'local_ranks', 'stages')
     for key in mapping:
         if key not in allowed:
             raise ValueError(f'{name}.{key} is unknown; {allowed_are(allowed, key)}')
@@ -57,24 +68,14 @@ def _parse_mapping(mapping: Mapping[str, Any], name: str) -> ParsedSchedule:
         schedule = window(**{'active': '1ba', **given})
     except ValueError as error:
         raise ValueError(f'{name}.{error}') from error
-    ranks, stages = mapping.get('ranks'), mapping.get('stages')
+    ranks, local_ranks, stages = mapping.get('ranks'), mapping.get('local_ranks'), mapping.get('stages')
+    if local_ranks is not None:
+        schedule &= LocalRanks(parse_ranks(local_ranks, f'{name}.local_ranks'))
     return ParsedSchedule(
         schedule,
         None if ranks is None else parse_ranks(ranks, f'{name}.ranks'),
         None if stages is None else parse_stages(stages, f'{name}.stages'),
     )
-
-
-def parse_ranks(ranks: Any, name: str) -> frozenset[int]:
-    """Ranks as a set.
-
-    Raises:
-        ValueError: if there are none, or one is not a whole number from 0.
-    """
-    values = [ranks] if isinstance(ranks, int) else list(ranks) if isinstance(ranks, (Sequence, frozenset, set)) else []
-    if not values or not all(isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 for rank in values):
-        raise must_be(name, 'one or more ranks, whole numbers from 0', ranks)
-    return frozenset(values)
 
 
 def parse_stages(stages: Any, name: str) -> frozenset[str]:

@@ -22,7 +22,8 @@ from typing_extensions import Unpack
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
-from composer_memprof.callbacks.framework import composer_profiler, exclusive
+from composer_memprof.callbacks.framework import closing, composer_profiler, exclusive
+from composer_memprof.callbacks.framework.exclusive import Obstacle
 from composer_memprof.callbacks.framework.options import (
     SharedParameters,
     destination_for,
@@ -39,6 +40,7 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
+from composer_memprof.schedule.function import check_functions
 from composer_memprof.signals import uninterrupted
 
 
@@ -109,6 +111,7 @@ class ProfilingCallback(StageEvents):
         self._folder_lost = False  # set on a background thread; the open window goes on, no other follows
         self._ends_too_early = False  # already warned that the run ends before the first window
         self._warned: set[str] = set()  # what is warned of once a run
+        self._obstacle: Optional[Obstacle] = None  # why the last window that was due is not recorded
 
     # -- hooks for subclasses -------------------------------------------------------------------------------------
 
@@ -259,11 +262,13 @@ class ProfilingCallback(StageEvents):
             on_failure=lambda error: setattr(self, '_folder_lost', True),
             on_removed=self._on_removed,
         )
+        closing.will_close(self, self.output.close_timeout)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._end_failed_fit(state)
         self._finish_if_recording(state)  # of the fit that failed
+        check_functions(self.when.schedule, state)
         if self.when.stages == {'eval'} and not state.evaluators:
             warn(f"{type(self).__name__} records nothing in this fit: stages=['eval'], and there is no eval_dataloader")
         self._fitting = True
@@ -282,7 +287,16 @@ class ProfilingCallback(StageEvents):
 
     def close(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        closing.defer_signals(state)
         self._close_run(state)
+
+    def close_late(self, *, save: bool) -> None:
+        """At interpreter exit, because its close was skipped: save the open window, or only end the recording."""
+        state = self._state() if self._state is not None else None
+        if save and state is not None:
+            self._close_run(state)
+        else:
+            self._drop_recording()
 
     def _end_failed_fit(self, state: State) -> None:
         if self._fitting:
@@ -302,6 +316,7 @@ class ProfilingCallback(StageEvents):
         finally:
             _ignore_errors(self.yield_resources)
         store, self._store = self._store, None
+        closing.is_closed(self)
         store.close(self.output.close_timeout)
         self._windows = StageWindows(self.when)
 
@@ -418,20 +433,21 @@ class ProfilingCallback(StageEvents):
 
     def _claim(self, state: State) -> bool:
         """Whether a window can be recorded now; if not, one warning says why."""
-        obstacle = self._obstacle(state)
-        if obstacle is not None and 'clash' not in self._warned:
+        self._obstacle = self._find_obstacle(state)
+        if self._obstacle is not None and 'clash' not in self._warned:
             self._warned.add('clash')
             verb = 'postpones its' if self.when.schedule.without_skip() is not None else 'skips a'
-            warn(f'{type(self).__name__} {verb} window at batch {state.timestamp.batch.value}: {obstacle}')
-        return obstacle is None
+            warn(f'{type(self).__name__} {verb} window at batch {state.timestamp.batch.value}: {self._obstacle}')
+        return self._obstacle is None
 
-    def _obstacle(self, state: State) -> Optional[str]:
+    def _find_obstacle(self, state: State) -> Optional[Obstacle]:
         if not self.resources:
             return None
         if not self.store.has_room():
-            return 'earlier windows are still being written. Use a schedule with more time between windows'
-        holder = "Composer's TorchProfiler" if self._must_yield(state) else exclusive.claim(self, state)
-        return f'{holder} is recording. Use schedules that do not overlap' if holder is not None else None
+            return Obstacle('earlier windows are still being written', 'Leave more time between windows')
+        if self._must_yield(state):
+            return exclusive.held_by("Composer's TorchProfiler")
+        return exclusive.claim(self, state)
 
     def _must_yield(self, state: State) -> bool:
         return exclusive.KINETO in self.resources and composer_profiler.wants_batch(state)
@@ -447,6 +463,10 @@ class ProfilingCallback(StageEvents):
         log_error(f'{name} failed', error)
         if self._life is not _DISABLED and not self._folder_lost:  # that was a warning of its own
             warn(f'{name} is disabled for the rest of this run: {type(error).__name__}: {error}. Training continues')
+        self._drop_recording()
+
+    def _drop_recording(self) -> None:
+        """End what runs without a result, and record nothing for the rest of the run."""
         busy = self._life in (_RECORDING, _WARMING_UP)
         self._life = _DISABLED
         if busy:
@@ -458,7 +478,7 @@ class ProfilingCallback(StageEvents):
         silent = self._life is _DISABLED or self._folder_lost or self._ends_too_early
         if not silent and self.when.schedule.ends_by_itself:
             batch = state.timestamp.batch.value
-            warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording)
+            warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording, obstacle=self._obstacle)
 
 
 def _ignore_errors(action: Callable[[], object]) -> None:

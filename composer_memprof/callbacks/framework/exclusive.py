@@ -18,7 +18,7 @@ from composer_memprof.callbacks.framework import composer_profiler
 from composer_memprof.callbacks.framework.options import When
 from composer_memprof.recorders import kineto
 from composer_memprof.recorders.python_calls import active_tracer
-from composer_memprof.schedule.overlap import first_common_batch
+from composer_memprof.schedule.overlap import first_common_batch, sample_ranks
 
 KINETO = 'kineto'
 ALLOCATOR_HISTORY = 'allocator_history'
@@ -58,8 +58,24 @@ class _Holder:
 _held: dict[str, _Holder] = {}
 
 
-def claim(callback: Claimant, state: State) -> Optional[str]:
-    """Take the callback's resources. Returns None, or the name of what holds one of them; then none is taken.
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a window cannot be recorded now, and what to do about it."""
+
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f'{self.reason}. {self.advice}'
+
+
+def held_by(name: str) -> Obstacle:
+    """The obstacle that ``name``, which has a schedule too, records."""
+    return Obstacle(f'{name} is recording', 'Use schedules that do not overlap')
+
+
+def claim(callback: Claimant, state: State) -> Optional[Obstacle]:
+    """Take the callback's resources. Returns None, or what is in the way; then none is taken.
 
     A holder that belongs to another Trainer is one whose training failed and that was never closed: its recording is
     ended first.
@@ -71,13 +87,14 @@ def claim(callback: Claimant, state: State) -> Optional[str]:
         other = holder.callback()
         if other is not None and other.records_for(state):
             if not other.yield_resources():
-                return type(other).__name__
+                return held_by(type(other).__name__)
         elif other is not None:
             other.end_abandoned_recording()
         release(holder.session)
     foreign = _foreign_holder(callback)
     if foreign is not None:
-        return foreign
+        advice = f'Stop it before the window of {type(callback).__name__}, or leave it out of this run'
+        return Obstacle(f'{foreign} is recording', advice)
     for resource in callback.resources:
         _held.setdefault(resource, _Holder(callback.session, weakref.ref(callback)))
     return None
@@ -110,10 +127,17 @@ def release(session: object) -> None:
 
 
 def kineto_for(callback: Claimant, earlier: Sequence[Claimant], arguments: Mapping[str, Any]) -> kineto.KinetoRecorder:
-    """The profiler session to record with: that of an earlier callback with equal windows, or a new one."""
+    """The profiler session to record with: that of an earlier callback with equal windows, or a new one.
+
+    A shared session needs at once what any of its callbacks needs, whichever of them starts it.
+    """
     for other in earlier:
         if other.kineto is not None and callback.when == other.when:
             other.kineto.widen(**arguments)
+            callback.resources |= other.resources
+            for sharing in earlier:
+                if sharing.kineto is other.kineto:
+                    sharing.resources = callback.resources
             return other.kineto
     return kineto.KinetoRecorder(**arguments)
 
@@ -144,10 +168,11 @@ def refuse_overlap(callback: Claimant, earlier: Sequence[Claimant]) -> None:
 
 
 def _sample_ranks(*callbacks: Claimant) -> list[int]:
-    """All named ranks, and one unnamed rank that stands for the rest."""
-    named = {rank for callback in callbacks for rank in callback.when.schedule.named_ranks()}
+    """A rank of each kind that the callbacks tell apart."""
+    schedules = [callback.when.schedule for callback in callbacks]
+    named = {rank for schedule in schedules for rank in schedule.named_ranks()}
     named |= {rank for callback in callbacks for rank in callback.when.ranks or ()}
-    return [*sorted(named), max(named, default=-1) + 1]
+    return sample_ranks(named, {rank for schedule in schedules for rank in schedule.named_local_ranks()})
 
 
 def _reason(resources: frozenset[str]) -> str:

@@ -33,7 +33,8 @@ from composer_memprof.artifacts.destinations import (
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.messages import check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
-from composer_memprof.schedule.parsing import check_units, parse_ranks, parse_schedule, parse_stages
+from composer_memprof.schedule.parsing import check_units, parse_schedule, parse_stages
+from composer_memprof.schedule.ranks import parse_ranks
 
 Ranks = Union[int, Sequence[int], None]
 Stages = Union[str, Sequence[str]]
@@ -244,15 +245,23 @@ class Output:
         check_switches(overwrite=self.overwrite, compress=self.compress)
         check_template(self.folder, 'folder', RUN_VARIABLES)
         check_naming(self.naming)
-        keep = self.num_artifacts_to_keep
-        if not isinstance(keep, int) or isinstance(keep, bool) or keep < -1:
-            raise must_be('num_artifacts_to_keep', '-1 (keep all) or a whole number from 0', keep)
-        if keep == 0 and self.naming.remote is None:
-            raise ValueError('num_artifacts_to_keep=0 with remote_file_name=None would keep nothing anywhere')
+        check_kept('num_artifacts_to_keep', self.num_artifacts_to_keep, self.naming.remote)
         if not isinstance(self.close_timeout, (int, float)) or not 0 <= self.close_timeout < 86400:
             raise must_be('close_timeout', '0 to 86400 seconds', self.close_timeout)
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             raise ValueError(f'storage_options must be a mapping, not a {type(self.storage_options).__name__}')
+
+
+def check_kept(name: str, keep: object, remote: Optional[str]) -> None:
+    """Refuse a number of windows to keep that is none, or that would keep nothing here and nothing in a store.
+
+    Raises:
+        ValueError: naming the parameter as ``name``.
+    """
+    if not isinstance(keep, int) or isinstance(keep, bool) or keep < -1:
+        raise must_be(name, '-1 (keep all) or a whole number from 0', keep)
+    if keep == 0 and remote is None:
+        raise ValueError(f'{name}=0 with remote_file_name=None would keep nothing anywhere')
 
 
 def parse_output(shared: SharedParameters, suffix: str) -> Output:

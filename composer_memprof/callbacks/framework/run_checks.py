@@ -24,6 +24,10 @@ def check_ranks(when: When) -> None:
     beyond = sorted(rank for rank in named if rank >= world_size)
     if beyond:
         raise ValueError(f'ranks={beyond} are beyond this run, which has ranks 0 to {world_size - 1}')
+    size = dist.get_local_world_size()
+    beyond = sorted(rank for rank in when.schedule.named_local_ranks() if rank >= size)
+    if beyond:
+        raise ValueError(f'local_ranks={beyond} are beyond this node, which has local ranks 0 to {size - 1}')
 
 
 def check_output(output: Output, state: State) -> Path:

@@ -7,6 +7,7 @@ from typing import Optional
 from composer.core import State, TimeUnit
 from composer.utils import dist
 
+from composer_memprof.callbacks.framework.exclusive import Obstacle
 from composer_memprof.messages import warn
 from composer_memprof.schedule import Schedule, window
 from composer_memprof.schedule.overlap import first_common_batch
@@ -25,10 +26,12 @@ def warn_if_too_short(name: str, schedule: Schedule, state: State) -> bool:
     return True
 
 
-def warn_of_unfinished(name: str, batch: int, *, inside: bool) -> None:
-    """At the end of training: it ended inside a window, or before the first."""
+def warn_of_unfinished(name: str, batch: int, *, inside: bool, obstacle: Optional[Obstacle]) -> None:
+    """At the end of training: it ended inside a window, or before the first. ``obstacle``: why that was postponed."""
     if inside:
         warn(f'the run ended at batch {batch}, inside a window of {name}. What was recorded is saved')
+    elif obstacle is not None:
+        warn(f'the run ended at batch {batch} while the window of {name} was postponed: {obstacle}')
     else:
         warn(
             f'the run ended at batch {batch}, before the first window of {name}. Use a smaller skip or active in schedule'
