@@ -53,6 +53,8 @@ OPTIMIZER_STATE = 'optimizer_state'
 ACTIVATION = 'activation'
 INPUT = 'input'
 TEMPORARY = 'temporary'
+WORKSPACE = 'workspace'
+AUTOCAST_COPY = 'autocast_copy'
 UNKNOWN = 'unknown'
 
 
@@ -81,6 +83,8 @@ MEMORY_CATEGORIES = (
     MemoryCategory(ACTIVATION, 'activation', 'Activation', '#d1615d'),
     MemoryCategory(INPUT, 'input', 'Inputs', '#6a9f58'),
     MemoryCategory(TEMPORARY, 'temporary', 'Temp', '#e7ca60'),
+    MemoryCategory(WORKSPACE, 'cuBLAS workspace', '', '#b6992d'),
+    MemoryCategory(AUTOCAST_COPY, 'autocast copy', '', '#d7a5c6'),
     MemoryCategory(UNKNOWN, 'unknown', 'Other', '#a0a0a0'),
 )
 #: In this order a category's number in a column stands for its key.

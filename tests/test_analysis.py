@@ -85,6 +85,26 @@ def test_what_another_stream_still_uses_is_active_and_not_allocated() -> None:
     assert (blocks.allocated().tolist(), blocks.active().tolist()) == ([0, 10, 0], [0, 10, 10])
 
 
+def test_a_history_that_begins_between_the_two_events_of_a_free_counts_the_block_as_freed() -> None:
+    content = plain(
+        event('free_completed', 100, 600),
+        event('alloc', 200, 10),
+        *freed(900, 512),
+        segments=[segment((200, 10))],
+    )
+    blocks = lifetimes(load_snapshot(saved(content)).devices[0])
+    assert blocks.allocated().tolist() == [512, 512, 522, 10, 10]
+    assert blocks.active().tolist() == [1112, 512, 522, 522, 10]
+    assert peaks(content)[0].bytes == 522
+
+
+def test_a_block_that_awaits_its_free_at_the_end_is_not_allocated_there() -> None:
+    waiting = segment((100, 10))
+    waiting['blocks'][0]['state'] = 'active_pending_free'
+    blocks = lifetimes(load_snapshot(saved(plain(event('alloc', 100, 10), segments=[waiting]))).devices[0])
+    assert (blocks.allocated().tolist(), blocks.active().tolist()) == ([0, 0], [0, 10])
+
+
 def test_several_devices_have_a_peak_each() -> None:
     content = plain(event('alloc', 1, 10), segments=[segment((1, 10)), segment((5, 70), device=1)])
     content['device_traces'].append([])

@@ -87,6 +87,7 @@ def by_walking(snapshot: Snapshot) -> tuple[list[int], list[int]]:
         zip(history.blocks.address.tolist(), zip(history.blocks.size.tolist(), history.blocks.awaiting.tolist()))
     )
     blocks = []  # start, freed, completed, size
+    requests = any(action == FREE_REQUESTED for action, _, _ in events)
     for address in sorted({*(address for _, address, _ in events), *ends}):
         current: list[int] | None = None
         here = [(number, action, size) for number, (action, at, size) in enumerate(events) if at == address]
@@ -98,6 +99,8 @@ def by_walking(snapshot: Snapshot) -> tuple[list[int], list[int]]:
             if current is None:
                 current = [-1, len(events), len(events), size]
                 blocks.append(current)
+                if action == FREE_COMPLETED and requests:
+                    current[1] = -1  # its owner freed it before the recording
             if action == FREE_REQUESTED:
                 current[1] = number
             elif action == FREE_COMPLETED:

@@ -126,3 +126,8 @@ def test_diff_refuses_in_one_line() -> None:
         run = command('a', path)
         assert (run.returncode, run.stdout) == (code, '')
         assert len(run.stderr.splitlines()) == 1, run.stderr
+
+
+def test_events_that_were_left_out_are_named_with_their_file() -> None:
+    found = diff(saved(BEFORE, 'a'), saved(plain(*BEFORE['device_traces'][0], event('new', 0, 1)), 'b'))
+    assert found.notes == ["b: Events of an action that is not known here were ignored: 1 of 'new'."]

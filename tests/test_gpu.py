@@ -27,7 +27,7 @@ from composer_memprof import (
 )
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.snapshot_report import report_on
-from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
 from composer_memprof.analysis.snapshot.model import ALLOC
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from tests import deviceless
@@ -232,3 +232,36 @@ def test_the_times_of_phases_are_the_devices_own() -> None:
     assert [line['batch'] for line in lines] == list(range(12))
     assert {line['clock'] for line in lines} == {'cuda'}
     assert all(line['total'] > 0 and len(line['forward']) == 1 for line in lines)
+
+
+def test_a_snapshot_without_our_notes_tells_parameters_gradients_and_adams_state() -> None:
+    width = 200
+    model = torch.nn.Sequential(torch.nn.Linear(width, 3 * width), torch.nn.GELU(), torch.nn.Linear(3 * width, width))
+    model.to('cuda')
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step() -> None:
+        with torch.autocast('cuda', dtype=torch.bfloat16):
+            loss = model(torch.zeros(64, width, device='cuda')).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    try:
+        torch.cuda.memory._record_memory_history(stacks='python')
+        step()
+        step()
+        snapshot = torch.cuda.memory._snapshot()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    (device,) = report_on(read_snapshot(snapshot)).devices
+    # Each is a block of its own, rounded up.
+    parameters = sum(-(-parameter.nbytes // 512) * 512 for parameter in model.parameters())
+    found = {share.category: share.bytes for share in device.peak.categories}
+    held = {category: found.get(category, 0) for category in ('parameter', 'optimizer_state', 'gradient')}
+    if held['gradient']:  # the peak is in the optimizer; elsewhere there are none
+        assert parameters * 0.99 <= held['gradient'] <= parameters
+    assert parameters * 0.99 <= held['parameter'] <= parameters
+    assert 2 * parameters * 0.99 <= held['optimizer_state'] <= 2 * parameters
+    assert not any(share.category == 'unknown' and share.bytes > 0.5 * parameters for share in device.peak.categories)

@@ -3,7 +3,7 @@
 :data:`_RULES` is the one table of rules. They are tried in its order, and the first that applies decides. Rules by tensors
 come first: a recorder saw a tensor at the block's address. Rules by phases use the phases in which the block was
 allocated and freed. Rules by stacks use the stacks that allocated and freed it. A snapshot of another program has no
-tensors and no phases, so only rules by stacks apply.
+tensors and no phases, so only rules by stacks apply, and for blocks from before the recording the sizes of gradients.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from functools import cached_property
 import numpy as np
 
 from composer_memprof.analysis.memory import stack_kinds
+from composer_memprof.analysis.memory.autocast_copies import copies_of_weights
+from composer_memprof.analysis.memory.gradient_sizes import GradientSizes, match_gradient_sizes
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
 from composer_memprof.analysis.memory.phases import rows_at
-from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, DeviceHistory, Snapshot, Tensors
+from composer_memprof.analysis.memory.stack_times import NOT_KNOWN, StackTimes
+from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot, Tensors
 from composer_memprof.vocabulary import (
     ACTIVATION,
+    AUTOCAST_COPY,
     BACKWARD,
     CATEGORY_KEYS,
     DATALOADER,
@@ -32,10 +36,16 @@ from composer_memprof.vocabulary import (
     TEMPORARY,
     TENSOR_CATEGORIES,
     UNKNOWN,
+    WORKSPACE,
 )
 
 #: In the order of their codes.
 CATEGORIES = CATEGORY_KEYS
+
+#: Bytes of cuBLAS' workspace in torch, but for GPUs whose workspace is a power of two, as other blocks are.
+_WORKSPACE_BYTES = (8_519_680,)
+#: Optimizers of torch with two tensors of its size for each parameter.
+_ADAM = tuple(f'/torch/optim/{name}.py' for name in ('adam', 'adamw', 'adamax', 'nadam', 'radam'))
 
 #: Times at which the addresses of tensors are compared with blocks. A recorder notes them at a window's start and end.
 _MOST_LOOKUPS = 64
@@ -121,45 +131,69 @@ class _Facts:
     # -- stacks
 
     @cached_property
-    def _kind_of_stack(self) -> np.ndarray:
-        return stack_kinds.stack_kinds(self._snapshot.stacks)
-
-    @cached_property
-    def _allocated_by(self) -> np.ndarray:
-        return self._kind_of_stack[self._blocks.stack]
-
-    @cached_property
-    def _freed_by(self) -> np.ndarray:
-        found = np.zeros(len(self._blocks), dtype=np.int8)
-        stacks = self._history.stack[self._blocks.freed[self.freed]]
-        without_stack = stack_kinds.BACKWARD if self._backward_has_no_stacks else stack_kinds.UNKNOWN
-        found[self.freed] = np.where(stacks == 0, without_stack, self._kind_of_stack[stacks])
-        return found
+    def _stack_times(self) -> StackTimes:
+        return StackTimes(self._history, self._blocks, stack_kinds.stack_kinds(self._snapshot.stacks))
 
     def allocated_by(self, kind: int) -> np.ndarray:
-        return self._allocated_by == kind
+        return self._stack_times.allocated_by == kind
 
     def freed_by(self, kind: int) -> np.ndarray:
-        return self._freed_by == kind
+        return self._stack_times.freed_by == kind
+
+    def held_while(self, *kinds: int) -> np.ndarray:
+        """Another block was allocated by one of these kinds while it was allocated."""
+        return np.logical_or.reduce([self._stack_times.between(kind) for kind in kinds])
 
     @cached_property
     def allocated_in_backward_thread(self) -> np.ndarray:
         """Allocated without a stack on a GPU: threads of the backward pass have no Python stacks."""
-        if not self._backward_has_no_stacks:
+        if not self._stack_times.backward_has_no_stacks:
             return self._nothing
         return (self._blocks.stack == 0) & (self._blocks.start >= 0)
 
     @cached_property
-    def _backward_has_no_stacks(self) -> bool:
-        """True for a GPU's history with Python stacks only."""
-        action = self._history.action
-        allocations = self._history.stack[action == ALLOC]
-        return bool(np.any(action > FREE_COMPLETED) and np.any(allocations > 0) and np.any(allocations == 0))
+    def allocated_in_backward(self) -> np.ndarray:
+        return self.allocated_by(stack_kinds.BACKWARD) | self.allocated_in_backward_thread
 
     @cached_property
-    def kept_until_zero_grad(self) -> np.ndarray:
-        """Not freed, or freed by ``zero_grad``."""
-        return ~self.freed | self.freed_by(stack_kinds.ZERO_GRAD)
+    def kept_after_backward(self) -> np.ndarray:
+        """Not freed, or freed by ``zero_grad``, or still allocated while the optimizer ran."""
+        return ~self.freed | self._outlived_backward
+
+    @cached_property
+    def _outlived_backward(self) -> np.ndarray:
+        return self.freed_by(stack_kinds.ZERO_GRAD) | self.held_while(stack_kinds.OPTIMIZER)
+
+    # -- sizes
+
+    @cached_property
+    def has_workspace_size(self) -> np.ndarray:
+        if self._snapshot.meta.device == 'cpu':
+            return self._nothing
+        return np.isin(self._blocks.requested, _WORKSPACE_BYTES) & ~self.freed
+
+    @cached_property
+    def _gradient(self) -> np.ndarray:
+        """The gradients that are sure without a tensor: allocated in backward, and more than the end of it was seen."""
+        return self.allocated_in_backward & self._outlived_backward & ~self.has_workspace_size
+
+    @cached_property
+    def by_gradient_sizes(self) -> GradientSizes:
+        """Of a recording without tensors: blocks from before it that have the size of a gradient."""
+        others = self._nothing if len(self._snapshot.tensors) else self.allocated_before & ~self.has_workspace_size
+        kept = others & (self._blocks.freed == self._blocks.events)
+        return match_gradient_sizes(self._blocks, self._gradient, kept, others & self.freed_by(stack_kinds.OPTIMIZER))
+
+    @cached_property
+    def ran_adam(self) -> bool:
+        """An optimizer with two tensors for each parameter ran."""
+        return any(frame.filename.endswith(_ADAM) for stack in self._snapshot.stacks for frame in stack)
+
+    @cached_property
+    def copied_with_bias(self) -> np.ndarray:
+        kept = self.freed_by(stack_kinds.BACKWARD) | ~self.freed
+        dropped = self.freed_by(stack_kinds.AUTOCAST_EXIT)
+        return copies_of_weights(self._history, self._blocks, dropped, kept, self._gradient)
 
 
 @dataclass(frozen=True)
@@ -175,8 +209,19 @@ def _holds_tensor(category: str) -> _Rule:
     return _Rule(category, 'a tensor of this category was seen in it', lambda of: of.holds_tensor(category))
 
 
+_NOT_KNOWN_WHEN = 'freed without a stack, between two parts of a batch'
 _RULES = (
     *map(_holds_tensor, TENSOR_CATEGORIES),
+    # By stacks and sizes, whatever the phase.
+    _Rule(WORKSPACE, 'by stack: allocated by cuBLAS for itself', lambda of: of.allocated_by(stack_kinds.WORKSPACE)),
+    _Rule(WORKSPACE, "exactly as large as cuBLAS' workspace, not freed", lambda of: of.has_workspace_size),
+    _Rule(AUTOCAST_COPY, 'by stack: copied by autocast', lambda of: of.allocated_by(stack_kinds.AUTOCAST_COPY)),
+    _Rule(AUTOCAST_COPY, 'by stack: freed when autocast ended', lambda of: of.freed_by(stack_kinds.AUTOCAST_EXIT)),
+    _Rule(
+        AUTOCAST_COPY,
+        "half of a gradient's size, in a call that copied a bias for autocast",
+        lambda of: of.copied_with_bias,
+    ),
     # By phases.
     _Rule(TEMPORARY, 'allocated and freed in the same phase', lambda of: of.freed_in_same_phase),
     _Rule(INPUT, 'allocated while a batch was loaded', lambda of: of.allocated_in(DATALOADER)),
@@ -196,18 +241,24 @@ _RULES = (
         'by stack: allocated by an optimizer, not freed',
         lambda of: of.allocated_by(stack_kinds.OPTIMIZER) & ~of.freed,
     ),
+    _Rule(
+        OPTIMIZER_STATE,
+        'by stack: allocated by an optimizer, kept over a batch',
+        lambda of: of.allocated_by(stack_kinds.OPTIMIZER) & of.held_while(stack_kinds.FORWARD, stack_kinds.BACKWARD),
+    ),
     _Rule(TEMPORARY, 'by stack: allocated by an optimizer, freed', lambda of: of.allocated_by(stack_kinds.OPTIMIZER)),
     _Rule(
         GRADIENT,
-        'by stack: allocated in backward, kept or freed by zero_grad',
-        lambda of: of.allocated_by(stack_kinds.BACKWARD) & of.kept_until_zero_grad,
+        'by stack: allocated in backward, kept after it',
+        lambda of: of.allocated_by(stack_kinds.BACKWARD) & of.kept_after_backward,
     ),
-    _Rule(TEMPORARY, 'by stack: allocated in backward, freed', lambda of: of.allocated_by(stack_kinds.BACKWARD)),
     _Rule(
         GRADIENT,
-        'no stack, as in backward threads: kept or freed by zero_grad',
-        lambda of: of.allocated_in_backward_thread & of.kept_until_zero_grad,
+        'no stack, as in backward threads: kept after it',
+        lambda of: of.allocated_in_backward_thread & of.kept_after_backward,
     ),
+    _Rule(UNKNOWN, _NOT_KNOWN_WHEN, lambda of: of.freed_by(NOT_KNOWN) & of.allocated_in_backward),
+    _Rule(TEMPORARY, 'by stack: allocated in backward, freed', lambda of: of.allocated_by(stack_kinds.BACKWARD)),
     _Rule(TEMPORARY, 'no stack, as in backward threads: freed', lambda of: of.allocated_in_backward_thread),
     _Rule(
         ACTIVATION,
@@ -216,14 +267,56 @@ _RULES = (
     ),
     _Rule(
         ACTIVATION,
+        'by stack: allocated in forward, held while backward ran',
+        lambda of: of.allocated_by(stack_kinds.FORWARD) & of.held_while(stack_kinds.BACKWARD) & of.freed,
+    ),
+    _Rule(
+        ACTIVATION,
         'by stack: allocated in forward, not freed',
         lambda of: of.allocated_by(stack_kinds.FORWARD) & ~of.freed,
     ),
+    _Rule(UNKNOWN, _NOT_KNOWN_WHEN, lambda of: of.freed_by(NOT_KNOWN) & of.allocated_by(stack_kinds.FORWARD)),
     _Rule(
         TEMPORARY, 'by stack: allocated in forward, freed elsewhere', lambda of: of.allocated_by(stack_kinds.FORWARD)
     ),
     _Rule(INPUT, 'by stack: allocated by a data loader', lambda of: of.allocated_by(stack_kinds.LOADER)),
     _Rule(PARAMETER, 'by stack: allocated when its module was made', lambda of: of.allocated_by(stack_kinds.MODULE)),
+    # From before the recording, without a stack of their own.
+    _Rule(
+        GRADIENT,
+        'from before the recording: freed by zero_grad',
+        lambda of: of.allocated_before & of.freed_by(stack_kinds.ZERO_GRAD),
+    ),
+    _Rule(
+        ACTIVATION,
+        'from before the recording: freed in backward',
+        lambda of: of.allocated_before & of.freed_by(stack_kinds.BACKWARD),
+    ),
+    _Rule(
+        PARAMETER,
+        'from before the recording: one block for each gradient of its size',
+        lambda of: of.by_gradient_sizes.parameter,
+    ),
+    _Rule(
+        PARAMETER,
+        'from before the recording: one of several for each gradient of its size, it is not known which',
+        lambda of: of.by_gradient_sizes.one_of_several,
+    ),
+    _Rule(
+        OPTIMIZER_STATE,
+        'from before the recording: freed by an optimizer, two or more for each gradient of its size',
+        lambda of: of.by_gradient_sizes.replaced,
+    ),
+    _Rule(
+        OPTIMIZER_STATE,
+        'from before the recording: two more for each gradient of its size, and Adam ran',
+        lambda of: of.by_gradient_sizes.state & (of.ran_adam | of.by_gradient_sizes.steps),
+    ),
+    _Rule(
+        UNKNOWN,
+        "from before the recording: of a gradient's size, such as optimizer state",
+        lambda of: of.by_gradient_sizes.other,
+    ),
     # The rest.
     _Rule(UNKNOWN, 'allocated before the recording began', lambda of: of.allocated_before),
 )

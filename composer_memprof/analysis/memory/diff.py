@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, ignored_events, report_on
 from composer_memprof.analysis.run import snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Frame
+from composer_memprof.analysis.snapshot.untrusted import printable
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,12 @@ def diff(before: Path, after: Path, limit_memory: bool = False) -> Diff:
             notes.append(f'Only {where} has rank {", ".join(alone)}.')
     devices = []
     for rank in [rank for rank in left if rank in right]:
-        one, other = (report_on(load_snapshot(paths[rank], limit_memory)) for paths in (left, right))
-        found, more = diff_of(one, other, rank=rank)
+        reports = []
+        for path in (left[rank], right[rank]):
+            snapshot = load_snapshot(path, limit_memory)
+            reports.append(report_on(snapshot))
+            notes += [f'{printable(str(path))}: {note}' for note in ignored_events(snapshot)]
+        found, more = diff_of(reports[0], reports[1], rank=rank)
         devices += found
         notes += more
     return Diff([str(path) for path in left.values()], [str(path) for path in right.values()], devices, notes)

@@ -11,12 +11,12 @@ from composer_memprof.analysis.memory.attribution import Attribution, PlaceShare
 from composer_memprof.analysis.memory.categories import CATEGORIES
 from composer_memprof.analysis.memory.phases import batch_ends, rows_at
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Frame, Snapshot
-from composer_memprof.vocabulary import ACTIVATION, INPUT, TEMPORARY, UNKNOWN
+from composer_memprof.vocabulary import ACTIVATION, AUTOCAST_COPY, INPUT, TEMPORARY, UNKNOWN
 
 #: The last batches of the recording that are compared, and the fewest that show growth.
 _COMPARED, _FEWEST = 6, 3
 #: Codes of the categories whose blocks do not outlive their batch.
-_SHORT_LIVED = tuple(CATEGORIES.index(key) for key in (ACTIVATION, INPUT, TEMPORARY, UNKNOWN))
+_SHORT_LIVED = tuple(CATEGORIES.index(key) for key in (ACTIVATION, INPUT, TEMPORARY, AUTOCAST_COPY, UNKNOWN))
 
 
 @dataclass(frozen=True)

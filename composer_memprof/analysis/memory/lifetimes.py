@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, DeviceHistory
+from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, FREE_REQUESTED, DeviceHistory
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Lifetimes:
     Args:
         address (ndarray): uint64.
         start (ndarray): int64, index of the event that allocated it; -1 if that was before the recording.
-        freed (ndarray): int64, index of the event that freed it; ``events`` if it was not freed.
+        freed (ndarray): int64, index of the event that freed it; ``events`` if it was not freed, -1 if that was before
+            the recording.
         completed (ndarray): int64, index of the event after which the allocator could reuse it; ``events`` if none.
         size (ndarray): int64, bytes: rounded up by the allocator if the snapshot's end has the block, else as requested.
         requested (ndarray): int64, bytes as requested.
@@ -70,7 +71,8 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     """Pair each allocation with its free, and with the block that is left at the end.
 
     A history may have lost its beginning. So a free without an allocation, and a block at the end without any event,
-    belong to blocks that existed before. An allocation at an address that was not freed ends the block there.
+    belong to blocks that existed before. If the first event of a block is ``free_completed``, its owner freed it before
+    the recording. An allocation at an address that was not freed ends the block there.
     """
     count = len(history.action)
     chosen = np.flatnonzero(history.action <= FREE_COMPLETED)
@@ -89,6 +91,8 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     freed = _first_in_life(life, order, action != ALLOC, next_start)
     completed = _first_in_life(life, order, action == FREE_COMPLETED, next_start)
     start = np.where(seen, order[first], -1)
+    if np.any(action == FREE_REQUESTED):  # other formats have only free_completed
+        freed[action[first] == FREE_COMPLETED] = -1
     size = history.size[order[first]]
     requested = size.copy()
     stack = np.where(seen, history.stack[order[first]], 0).astype(np.int32)
@@ -104,6 +108,8 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     at_end[known] = completed[last[place[known]]] == count
     same = last[place[at_end]]
     size[same], requested[same] = blocks.size[at_end], blocks.requested[at_end]
+    # Freed, though the history does not have it: the recording was stopped before.
+    freed[same] = np.where(blocks.awaiting[at_end] & (freed[same] == count), count - 1, freed[same])
     # Freed blocks without a free_completed event: some formats have none, and a history may have lost it.
     gone = np.ones(len(first), dtype=bool)
     gone[same] = False

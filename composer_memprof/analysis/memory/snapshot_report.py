@@ -24,6 +24,9 @@ from composer_memprof.analysis.memory.peak import Peak, peak_of
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Meta, Snapshot
 from composer_memprof.recorders.allocations.notes import VERSION
 
+#: Most unknown actions that a note names.
+_NAMED = 5
+
 
 @dataclass(frozen=True)
 class DeviceReport:
@@ -128,6 +131,7 @@ def notes_of(snapshot: Snapshot) -> list[str]:
             f'A newer composer_memprof made this snapshot (version {snapshot.notes_version} of its notes, known here is '
             f'{VERSION}); some notes may be missing.'
         )
+    notes += ignored_events(snapshot)
     if snapshot.devices and not len(snapshot.phases):
         notes.append('The recording has no phases of training, so categories come from stacks and lifetimes only.')
     if snapshot.meta.device == 'cpu':
@@ -136,3 +140,14 @@ def notes_of(snapshot: Snapshot) -> list[str]:
             'On a CPU, memory that was allocated before the recording is counted only if it was freed during it.'
         )
     return notes
+
+
+def ignored_events(snapshot: Snapshot) -> list[str]:
+    """A sentence about the events that were left out; empty if there are none."""
+    ignored = snapshot.ignored
+    if not ignored:
+        return []
+    names = sorted(ignored, key=lambda name: -ignored[name])
+    named = ', '.join(f'{ignored[name]} of {name}' for name in names[:_NAMED])
+    more = f' and {len(names) - _NAMED} others' if len(names) > _NAMED else ''
+    return [f'Events of an action that is not known here were ignored: {named}{more}.']

@@ -199,7 +199,8 @@ def _at(place: PlaceShare | GrowingPlace) -> list[str]:
 def _lines(frames: list[Frame]) -> list[str]:
     """``train.py:7 step``, with the last part of the path."""
     return [
-        _short(f'{os.path.basename(frame.filename)[-40:]}:{frame.line} {frame.name[:40]}') for frame in frames[:_FRAMES]
+        _short(str(Frame(os.path.basename(frame.filename)[-40:], frame.line, frame.name[:40])))
+        for frame in frames[:_FRAMES]
     ]
 
 

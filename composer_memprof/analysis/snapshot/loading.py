@@ -5,6 +5,7 @@ The millions of dicts that the pickle holds are checked, turned into columns and
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from composer_memprof.analysis.snapshot.untrusted import (
 __all__ = ['SnapshotError', 'load_snapshot', 'read_snapshot']
 
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
+#: An action of torch's that marks a moment and tells nothing about memory.
+_MARK = 'user_defined'
 #: For each state of a block in use: whether its owner has freed it.
 _AWAITING = {'active_allocated': False, 'active_awaiting_free': True, 'active_pending_free': True}
 _NO_FRAMES: list[Any] = []
@@ -70,13 +73,14 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         raise SnapshotError(f'it has {len(traces)} devices')
     stacks, modules = StackIndex(), Names('module')
     notes = read_notes(snapshot, modules)
+    ignored: Counter[str] = Counter()
     segments_of: dict[int, list[dict[str, Any]]] = {}
     for segment in mappings(segments, 'segment'):
         segments_of.setdefault(whole(segment, 'device', 0), []).append(segment)
     histories = []
     for device in sorted({*range(len(traces)), *segments_of}):
         trace = mappings(traces[device], 'event') if device < len(traces) else []
-        columns = _events(trace, stacks, modules)
+        columns = _events(_of_known_action(trace, ignored), stacks, modules)
         columns['module'] = np.where(columns['module'] > 0, columns['module'], notes.modules.at(columns['time_us']))
         blocks, reserved = _segments(segments_of.get(device, []), stacks)
         history = DeviceHistory(
@@ -94,18 +98,26 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         error=notes.error,
         meta=notes.meta,
         notes_version=notes.version,
+        ignored=dict(ignored),
     )
+
+
+def _of_known_action(trace: list[dict[str, Any]], ignored: Counter[str]) -> list[dict[str, Any]]:
+    """The events whose action is known here. The others, such as a newer torch may write, are counted by name."""
+    actions = values_of(trace, 'action')
+    if not set(map(type, actions)) <= {str}:
+        wrong = next(name for name in actions if type(name) is not str)
+        raise SnapshotError(f'the action of an event must be text, not {shown(wrong)}')
+    unknown = set(actions) - _CODES.keys()
+    if not unknown:
+        return trace
+    ignored.update(shown(name) for name in actions if name in unknown and name != _MARK)
+    return [event for event, name in zip(trace, actions) if name not in unknown]
 
 
 def _events(trace: list[dict[str, Any]], stacks: StackIndex, modules: Names) -> dict[str, np.ndarray]:
     count = len(trace)
-    actions = values_of(trace, 'action')
-    try:
-        action = np.fromiter(map(_CODES.__getitem__, actions), np.int8, count)
-    except (KeyError, TypeError):
-        unknown = next(name for name in actions if type(name) is not str or name not in _CODES)
-        raise SnapshotError(f'its history has an unknown action {shown(unknown)}') from None
-    del actions
+    action = np.fromiter(map(_CODES.__getitem__, values_of(trace, 'action')), np.int8, count)
     addresses = values_of(trace, 'addr', 0)
     if OOM in action:  # such an event has the device's free bytes instead of an address
         addresses = [event.get('addr', event.get('device_free', 0)) for event in trace]

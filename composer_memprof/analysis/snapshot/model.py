@@ -42,12 +42,14 @@ ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP,
 
 @dataclass(frozen=True)
 class Frame:
+    """A frame of a call stack. ``line`` is 0 if it has none, as in compiled code."""
+
     filename: str
     line: int
     name: str
 
     def __str__(self) -> str:
-        return f'{self.filename}:{self.line} {self.name}'
+        return f'{self.filename}:{self.line} {self.name}' if self.line else f'{self.filename} {self.name}'
 
 
 Stack = tuple[Frame, ...]
@@ -204,6 +206,7 @@ class Snapshot:
         error (str): the error that it was taken for, or ``''``.
         meta (Meta): its origin.
         notes_version (int): of the format of our notes in the file.
+        ignored (dict[str, int]): the number of events of each action that is not known here, which were left out.
     """
 
     devices: list[DeviceHistory]
@@ -215,3 +218,4 @@ class Snapshot:
     error: str = ''
     meta: Meta = field(default_factory=Meta)
     notes_version: int = 1
+    ignored: dict[str, int] = field(default_factory=dict)

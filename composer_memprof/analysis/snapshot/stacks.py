@@ -13,6 +13,8 @@ from composer_memprof.analysis.snapshot.untrusted import texts, whole
 #: Lists of frames that look alike at three places before all their frames are compared by identity.
 _MOST_ALIKE = 4
 _PLAIN = {str, int, type(None)}
+#: torch writes the line -1 of a frame that has none, as in compiled code, as a number of 64 bits without a sign.
+_NO_LINE = (-1, 2**64 - 1)
 
 
 class StackIndex:
@@ -73,5 +75,9 @@ class StackIndex:
             if type(frame) is not dict or not set(map(type, frame.values())) <= _PLAIN:
                 raise SnapshotError('a frame must be a mapping of text and numbers')
             filename, name = texts((frame.get('filename', '?'), frame.get('name', '?')), 'frames')
-            known = self._frames[id(frame)] = Frame(filename, whole(frame, 'line', 0, smallest=-1), name)
+            known = self._frames[id(frame)] = Frame(filename, _line(frame), name)
         return known
+
+
+def _line(frame: dict[str, Any]) -> int:
+    return 0 if frame.get('line') in _NO_LINE else whole(frame, 'line', 0)

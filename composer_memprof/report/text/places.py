@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 
 from composer_memprof.analysis.memory.frames import in_package
@@ -10,7 +11,8 @@ from composer_memprof.analysis.snapshot.model import Frame
 
 def library_frame_text(frame: Frame) -> str:
     """The library's frame that allocated for the user's own: ``(in torch: torch/optim/adamw.py:120 step)``."""
-    if not frame.line:
+    if not frame.filename.endswith('.py'):
         return f'(in torch: {frame.name})'
     file = PurePath(in_package(frame.filename))
-    return f'(in {file.parts[0] if len(file.parts) > 1 else file.stem}: {file}:{frame.line} {frame.name})'
+    within = replace(frame, filename=str(file))
+    return f'(in {file.parts[0] if len(file.parts) > 1 else file.stem}: {within})'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Optional
 
@@ -200,8 +201,8 @@ def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None
 
 def _frame(frame: Frame) -> str:
     """The file with its folder, which is enough to tell most files apart."""
-    path = PurePath(frame.filename)
-    return f'{PurePath(*path.parts[-2:])}:{frame.line} {frame.name}' if frame.line else f'{frame.filename} {frame.name}'
+    folder = PurePath(*PurePath(frame.filename).parts[-2:])
+    return str(replace(frame, filename=str(folder)))
 
 
 def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
