@@ -146,5 +146,5 @@ def test_under_ddp_the_model_inside_is_the_root(runs: Path) -> None:
         document = recorded(runs, 'ddp-4', rank)
         sizes = document['phases']['optimizer']['cpu']
         assert (sizes['Parameter'], sizes['Gradient'], sizes['OptState']) == (whole, whole, 2 * whole + 14 * 4)
-        assert document['root_module'] == 'module'
+        assert document['root_module'] == ''
         assert document['modules'][0]['type'] == 'Deep'

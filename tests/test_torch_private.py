@@ -21,6 +21,7 @@ from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
 from composer_memprof.recorders.allocations import allocator_history, annotations, cpu_allocations, out_of_memory
 from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
+from composer_memprof.recorders.modules import names
 from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.step_times import data_wait
@@ -41,6 +42,7 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'compiled': compiled.NEEDS,
     'modules (FSDPMemTracker)': modules.NEEDS,
     'modules under FSDP2': modules.FSDP2_NEEDS,
+    'names of modules': names.NEEDS,
     'saved_tensors (SavedTensorsHook)': saved_tensors.NEEDS,
     'flops (Flops)': flops.NEEDS,
     "flops: a CPU's peak": matmul_peak.NEEDS,

@@ -20,6 +20,7 @@ from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
+from composer_memprof.recorders.modules.names import class_name, module_named
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.report.text.files import write_json, write_text
@@ -146,7 +147,7 @@ class FSDPMemTracker(ProfilingCallback):
         assert recorder is not None
         memory = self._memory = recorder.stop()
         head = self._stage_head(state)
-        model = type(recorder.model.get_submodule(recorder.root_name)).__name__
+        model = class_name(module_named(recorder.model, recorder.root_name))
         naming = replace(self.output.naming, filename=_for_stage(self._filename, self._stage))
         self.store.save(
             [

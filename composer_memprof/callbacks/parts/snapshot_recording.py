@@ -17,6 +17,7 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
 from composer_memprof.recorders.kineto import KinetoRecorder
+from composer_memprof.recorders.modules.names import named_modules
 from composer_memprof.vocabulary import BETWEEN_BATCHES, FORWARD
 
 #: The modules of ``torch_private`` that a recording needs.
@@ -64,7 +65,7 @@ class SnapshotRecording:
         self.active = False
         self._annotations.leave_modules()
         if isinstance(self.source, KinetoRecorder):
-            modules = {id(module): name for name, module in state.model.named_modules()}
+            modules = {id(module): name for name, module in named_modules(state.model, with_wrappers=True)}
             make: Make = functools.partial(cpu_allocations.snapshot_of, self.source.stop(self), modules)
             return self._annotated(make, cpu_allocations.NOTES, state, failure)
         return self._annotated(self.source.take, allocator_history.NOTES, state, failure)

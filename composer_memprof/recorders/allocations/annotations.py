@@ -18,6 +18,7 @@ import torch
 
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.model_hooks import Hook
+from composer_memprof.recorders.modules.names import named_buffers, named_modules, named_parameters
 from composer_memprof.recorders.tensors import named_tensors_in, parts_of, tensors_in
 from composer_memprof.recorders.torch_private import compilation, graph_tasks, tensors
 from composer_memprof.recorders.torch_private.graph_tasks import in_backward
@@ -99,7 +100,7 @@ class Annotations:
             self._note_backward(output, name)
             self._mark_module(self._running[-1])
 
-        for name, module in model.named_modules():
+        for name, module in named_modules(model, with_wrappers=True):
             self._hooks.append(module.register_forward_pre_hook(Hook(enter, name), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Hook(leave, name), always_call=True))
 
@@ -176,12 +177,12 @@ def _tensors_of(
     model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
     names: dict[int, str] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_parameters(model):
         names[id(parameter)] = name
         yield PARAMETER, name, parameter
         if parameter.grad is not None:
             yield GRADIENT, name, parameter.grad
-    for name, buffer in model.named_buffers():
+    for name, buffer in named_buffers(model):
         yield BUFFER, name, buffer
     for optimizer in optimizers:
         for owner, state in optimizer.state.items():

@@ -18,7 +18,7 @@ from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.flops.formulas import computes, count, name_of
 from composer_memprof.recorders.flops.result import BatchFlops, ModuleFlops, OperationFlops, UntrackedOperation
 from composer_memprof.recorders.modules.names import OUTSIDE as OUTSIDE_NAME
-from composer_memprof.recorders.modules.names import plain_name
+from composer_memprof.recorders.modules.names import class_name, named_modules
 from composer_memprof.recorders.modules.running_module import OUTSIDE, RunningModule
 from composer_memprof.recorders.torch_private import flop_formulas
 from composer_memprof.recorders.with_block import WithBlock
@@ -90,7 +90,7 @@ class FlopsRecorder(WithBlock):
 
     def restart(self) -> None:
         """Forget what was counted, because the batch runs again from its beginning."""
-        self._modules = list(self.model.named_modules())
+        self._modules = list(named_modules(self.model, with_wrappers=True))
         self._running = RunningModule([module for _, module in self._modules])
         self._flops: dict[tuple[int, str, int], int] = defaultdict(int)
         self._tracked: Counter[str] = Counter()
@@ -173,19 +173,19 @@ class FlopsRecorder(WithBlock):
         exclusive: dict[str, list[Any]] = defaultdict(list)
         for number, counted in own.items():
             if number != OUTSIDE:
-                name = plain_name(self._modules[number][0])
+                name = self._modules[number][0]
                 exclusive[name] += counted
                 for ancestor in _with_ancestors(name):
                     inclusive[ancestor] += counted
-        # A wrapper and the module that it wraps have the same plain name; the report shows the wrapped one.
-        last = {plain_name(name): number for number, (name, _) in enumerate(self._modules)}
+        # A wrapper has the name of the module that it wraps; the report shows the wrapped one.
+        last = {name: number for number, (name, _) in enumerate(self._modules)}
         for name, number in last.items():
             if inclusive[name] or self._module_calls[number]:
                 rows.append(
                     ModuleFlops(
                         **_by_phase(inclusive[name]),
                         name=name,
-                        type=type(self._modules[number][1]).__name__,
+                        type=class_name(self._modules[number][1]),
                         own_flops=_by_phase(exclusive[name])['flops'],
                         calls=self._module_calls[number],
                     )

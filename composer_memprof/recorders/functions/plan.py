@@ -26,6 +26,7 @@ from composer_memprof.recorders.functions.sources import (
 )
 from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
+from composer_memprof.recorders.modules.names import class_name, module_named
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
@@ -153,7 +154,7 @@ class FunctionPlan:
         def make() -> ModuleMemoryRecorder:
             return ModuleMemoryRecorder(model, optimizers, self.root_module, self.depth)
 
-        root = type(model.get_submodule(find_root(model, self.root_module))).__name__
+        root = class_name(module_named(model, find_root(model, self.root_module)))
         return ModuleMemorySource(make, lambda call, memory: take(call, memory, root))
 
     def _hook_source(self, model: nn.Module, saved: SavedTensorsSource) -> Source:

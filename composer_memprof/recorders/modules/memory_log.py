@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from composer_memprof.recorders.modules.names import class_name
 from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory, ModuleUse
 from composer_memprof.recorders.modules.timeline import TrackerTimeline, states_of
 from composer_memprof.recorders.torch_private.tensors import local_tensor
@@ -196,7 +197,7 @@ def _logged_modules(modules: Sequence[tuple[str, nn.Module]], root: str) -> list
         logged.append(
             _LoggedModule(
                 name=f'{root}.{name}'.strip('.'),
-                type=type(module).__name__,
+                type=class_name(module),
                 parent=parent,
                 parameter_bytes=_bytes_of(module.parameters()),
                 buffer_bytes=_bytes_of(module.buffers()),

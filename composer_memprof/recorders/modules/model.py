@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from composer_memprof.messages import allowed_are
+from composer_memprof.recorders.modules.names import class_name, named_modules, own_module
 
 FSDP1_REFUSAL = (
     'the model is sharded with FSDP1, whose flat parameters belong to no single module or category; set the '
@@ -29,30 +30,31 @@ def check_model(model: nn.Module) -> None:
 
 
 def find_root(model: nn.Module, root_module: Optional[str]) -> str:
-    """The dotted name in ``model`` of the module whose submodules are reported.
+    """The dotted name of the module whose submodules are reported, in the model that the user wrote.
 
     Args:
-        root_module (str, optional): the name that the user gave, in ``model`` or in the module that DDP wraps. None:
-            the topmost module that FSDP2 shards, else the one that DDP wraps, else ``model``.
+        root_module (str, optional): the name that the user gave, which may have the parts of wrappers. None: the topmost
+            module that FSDP2 shards, else the model.
 
     Raises:
         ValueError: if no module has that name; the message lists those there are.
     """
-    inner = 'module' if isinstance(model, nn.parallel.DistributedDataParallel) else ''
-    names = {name for name, _ in model.named_modules()}
+    names = {id(module): name for name, module in named_modules(model)}
     if root_module is not None:
-        for name in (root_module, f'{inner}.{root_module}'.strip('.')):
-            if name in names:
-                return name
-        present = sorted(name.removeprefix(f'{inner}.') if inner else name for name in names if name not in ('', inner))
+        if root_module in names.values():
+            return root_module
+        with_wrappers = dict(model.named_modules()).get(root_module)
+        if with_wrappers is not None:
+            return names[id(own_module(with_wrappers))]
+        present = sorted(name for name in names.values() if name)
         shown = present if len(present) <= 20 else [name for name in present if name.count('.') < 2][:20]
         if shown != present and not any(root_module in name for name in shown):
             shown = [*shown, '…']
         raise ValueError(
-            f'root_module={root_module!r} is not in the model, a {type(model).__name__}; {allowed_are(shown, root_module)}'
+            f'root_module={root_module!r} is not in the model, a {class_name(model)}; {allowed_are(shown, root_module)}'
         )
-    sharded = [name for name, module in model.named_modules() if is_fsdp2(module)]
-    return _common_ancestor(sharded) if sharded else inner
+    sharded = [name for name, module in named_modules(model, with_wrappers=True) if is_fsdp2(module)]
+    return _common_ancestor(sharded) if sharded else ''
 
 
 def _common_ancestor(names: Iterable[str]) -> str:

@@ -34,6 +34,7 @@ from composer_memprof.recorders.modules.categories import (
 )
 from composer_memprof.recorders.modules.memory_log import MemoryLog
 from composer_memprof.recorders.modules.model import check_model, find_root, is_fsdp2
+from composer_memprof.recorders.modules.names import module_named, named_modules
 from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.modules.running_module import RunningModule
 from composer_memprof.recorders.modules.storages import StorageFollower
@@ -76,8 +77,8 @@ class ModuleMemoryRecorder(WithBlock):
     Args:
         model (Module): all of its parameters, gradients and buffers are counted.
         optimizers (Sequence[Optimizer]): their state is counted.
-        root_module (str, optional): dotted name in ``model`` of the module whose submodules are reported. None: the
-            topmost module that FSDP2 shards, else the one that DDP wraps, else ``model``.
+        root_module (str, optional): dotted name, in the model that the user wrote, of the module whose submodules are
+            reported. None: the topmost module that FSDP2 shards, else the model.
         depth (int, optional): levels of modules whose states are kept, the root module being 1. None: all.
 
     Raises:
@@ -130,7 +131,7 @@ class ModuleMemoryRecorder(WithBlock):
         self._outside = False
         self._optimizing = False
         self._parameters = list(self.model.parameters())
-        modules = list(self.model.get_submodule(self.root_name).named_modules())
+        modules = list(named_modules(module_named(self.model, self.root_name)))
         self._running = RunningModule([module for _, module in modules])
         log = self._log = MemoryLog(names, modules, self.root_name)
         self._storages = StorageFollower(log, {name: code for code, name in enumerate(names)})

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from composer_memprof.recorders.model_hooks import Hook
-from composer_memprof.recorders.modules.names import plain_name
+from composer_memprof.recorders.modules.names import class_name, named_modules
 from composer_memprof.recorders.saved_tensors.hook_stack import HookStack
 from composer_memprof.recorders.saved_tensors.ledger import Ledger
 from composer_memprof.recorders.saved_tensors.saved_storages import ModuleCall
@@ -53,7 +53,7 @@ class SavedTensorCapture:
         #: How many recorders share it.
         self.users = 1
         self.ledger = Ledger(model, functions)
-        #: Plain names and classes of the modules, by number.
+        #: Names and classes of the modules, by number. A wrapper has those of the module that it wraps.
         self.names: list[str] = []
         self.types: list[str] = []
         self._numbers: dict[int, int] = {}
@@ -71,10 +71,10 @@ class SavedTensorCapture:
     def _hook_modules(self) -> None:
         before, after = Hook(self._enter), Hook(self._exit)
         skipped = self._modules_without_hooks()
-        for name, module in self.model.named_modules():
+        for name, module in named_modules(self.model, with_wrappers=True):
             self._numbers[id(module)] = len(self.names)
-            self.names.append(plain_name(name))
-            self.types.append(type(module).__name__)
+            self.names.append(name)
+            self.types.append(class_name(module))
             if id(module) not in skipped:
                 self._hooked.append(module)
                 module_hooks.add_forward_hooks(module, self._hook_id, before, after)
@@ -82,7 +82,7 @@ class SavedTensorCapture:
     def _modules_without_hooks(self) -> set[int]:
         """Modules that take no hooks, and compiled ones, which torch would compile again for a hook."""
         skipped: set[int] = set()
-        for name, module in self.model.named_modules():
+        for name, module in named_modules(self.model, with_wrappers=True):
             how = _how_compiled(module)
             if how is None or id(module) in skipped:
                 continue
@@ -91,7 +91,7 @@ class SavedTensorCapture:
             skipped |= inside
             if inside:
                 what = 'compiled or scripted: seen as a whole, not by submodule'
-                self.ledger.unseen.setdefault(what, set()).add(plain_name(name))
+                self.ledger.unseen.setdefault(what, set()).add(name)
         return skipped
 
     def leave(self) -> None:
@@ -152,6 +152,19 @@ class SavedTensorCapture:
                 ledger.call = call.parent
         except Exception as error:
             ledger.error = ledger.error or error
+
+    def is_inside_wrapper(self, call: ModuleCall) -> bool:
+        """True for a call that a wrapper makes of its module; the wrapper's own call stands for both."""
+        outer = call.parent
+        return (
+            outer is not None
+            and outer.module not in (-1, call.module)
+            and self.names[outer.module] == self.names[call.module]
+        )
+
+    def is_of_model(self, call: ModuleCall) -> bool:
+        """True for a call of the whole model."""
+        return call.module >= 0 and not self.names[call.module]
 
     def _now(self) -> Any:
         if not self._is_cuda:

@@ -100,7 +100,10 @@ class SavedTensorsRecorder:
         capture.leave()
         ledger = capture.ledger
         self.error = self.error or ledger.error
-        forwards = sum(call.module == 0 and not call.recomputes for call in ledger.calls)
+        forwards = sum(
+            capture.is_of_model(call) and not call.recomputes and not capture.is_inside_wrapper(call)
+            for call in ledger.calls
+        )
         self.batches.append(BatchBytes(number, ledger.total, ledger.peak, ledger.packed_bytes, forwards))
         for what, names in ledger.unseen.items():
             self._unseen.setdefault(what, set()).update(names)

@@ -85,9 +85,9 @@ def _by_module(capture: SavedTensorCapture, storages: list[SavedStorage]) -> lis
     calls: dict[str, int] = {}
     types: dict[str, str] = {OUTSIDE: ''}
     for number, name in enumerate(capture.names):
-        types[name] = capture.types[number]  # a wrapper and its module share a name; the module's type counts
+        types[name] = capture.types[number]
     for call in capture.ledger.calls:
-        if not call.recomputes:
+        if not call.recomputes and not capture.is_inside_wrapper(call):
             calls[capture.names[call.module]] = calls.get(capture.names[call.module], 0) + 1
     own: dict[str, list[int]] = {}
     inclusive: dict[str, int] = {}
@@ -166,7 +166,8 @@ def _checkpoints(
     rows: dict[str, list[float]] = {}
     took = dict(zip(ledger.calls, seconds))
     for call, freed in frees.items():
-        if call.module > 0:  # a checkpoint of the whole model would save nothing
+        # A checkpoint of the whole model would save nothing.
+        if call.module >= 0 and not capture.is_of_model(call) and not capture.is_inside_wrapper(call):
             row = rows.setdefault(capture.names[call.module], [0, 0.0])
             row[0] += freed
             row[1] += took.get(call, 0.0) * 1e3

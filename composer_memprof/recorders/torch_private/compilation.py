@@ -6,7 +6,8 @@ from typing import Any
 
 from composer_memprof.recorders.torch_private import private, private_attribute
 
-_OptimizedModule = private('torch._dynamo.OptimizedModule', seen='2.7 to 2.11', module=__name__)
+#: The class of what ``torch.compile(module)`` returns.
+CompiledWrapper = private('torch._dynamo.OptimizedModule', seen='2.7 to 2.11', module=__name__)
 _compiled_call = private_attribute('torch.nn.Module._compiled_call_impl', seen='2.7 to 2.11', module=__name__)
 # torch replaces global variables of this module, so they are read from it each time.
 _eval_frame = private('torch._dynamo.eval_frame', seen='2.7 to 2.11', module=__name__)
@@ -16,7 +17,7 @@ private('torch._dynamo.eval_frame.cached_backends', seen='2.7 to 2.11', module=_
 
 def is_compiled_wrapper(module: Any) -> bool:
     """True for what ``torch.compile(module)`` returns."""
-    return isinstance(module, _OptimizedModule)
+    return isinstance(module, CompiledWrapper)
 
 
 def has_compiled_call(module: Any) -> bool:

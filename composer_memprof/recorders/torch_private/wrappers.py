@@ -1,6 +1,51 @@
-"""The attributes under which torch's wrappers hold the module that they wrap."""
+"""The modules that torch puts around others, and the classes that FSDP2 makes of them."""
 
 from __future__ import annotations
 
-#: Of activation checkpoints, FSDP1 and ``torch.compile``, in torch 2.7 to 2.11. They are parts of modules' dotted names.
-WRAPPED_MODULE_NAMES = frozenset({'_checkpoint_wrapped_module', '_fsdp_wrapped_module', '_orig_mod'})
+import functools
+from typing import Optional
+
+import torch
+from torch import nn
+
+from composer_memprof.recorders.torch_private import is_found, private
+from composer_memprof.recorders.torch_private.compilation import CompiledWrapper
+
+#: Of activation checkpoints and of offloading to the CPU.
+_ActivationWrapper = private(
+    'torch.distributed.algorithms._checkpoint.checkpoint_wrapper.ActivationWrapper', seen='2.7 to 2.11', module=__name__
+)
+
+
+@functools.cache
+def _wrappers() -> tuple[tuple[type, str], ...]:
+    """The classes of wrappers, and the attribute under which each holds its module."""
+    kinds = [
+        (nn.parallel.DistributedDataParallel, 'module'),
+        (nn.DataParallel, 'module'),
+        (CompiledWrapper, '_orig_mod'),
+        (_ActivationWrapper, '_checkpoint_wrapped_module'),
+    ]
+    if torch.distributed.is_available():
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        kinds.append((FullyShardedDataParallel, '_fsdp_wrapped_module'))
+    return tuple((kind, attribute) for kind, attribute in kinds if is_found(kind))
+
+
+def wrapped_by(module: nn.Module) -> Optional[nn.Module]:
+    """The module that ``module`` is a wrapper of; None for any other module."""
+    for kind, attribute in _wrappers():
+        if isinstance(module, kind):
+            return dict(module.named_children()).get(attribute)
+    return None
+
+
+def class_before_sharding(kind: type) -> type:
+    """The class that FSDP2 made ``kind`` of, ``Block`` for ``FSDPBlock``; any other class itself."""
+    if torch.distributed.is_available():
+        from torch.distributed.fsdp import FSDPModule
+
+        while len(kind.__bases__) == 2 and issubclass(kind.__bases__[0], FSDPModule):
+            kind = kind.__bases__[1]
+    return kind
