@@ -114,6 +114,7 @@ def kineto_for(callback: Claimant, earlier: Sequence[Claimant], arguments: Mappi
     for other in earlier:
         if other.kineto is not None and callback.when == other.when:
             other.kineto.widen(**arguments)
+            other.resources = callback.resources = other.resources | callback.resources  # of the one session
             return other.kineto
     return kineto.KinetoRecorder(**arguments)
 
