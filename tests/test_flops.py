@@ -207,6 +207,66 @@ def test_inference_mode_is_counted_though_torch_decomposes_nothing_there() -> No
     }
 
 
+@pytest.mark.parametrize('lengths', [[10, 10], [7, 10]], ids=['dense', 'nested'])
+@pytest.mark.parametrize('mode', [torch.no_grad, torch.inference_mode])
+def test_the_fused_kernels_of_transformers_in_evaluation_are_counted(mode: Any, lengths: list[int]) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    attention = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    x = torch.randn(2, 10, 16)
+    padding = torch.tensor([[position >= length for position in range(10)] for length in lengths])
+
+    def run() -> None:
+        with mode():
+            encoder(x, src_key_padding_mask=padding if min(lengths) < 10 else None)
+            attention(x, x, x, need_weights=False)
+
+    def products(lengths: list[int]) -> int:
+        projections = 2 * sum(lengths) * 16 * (3 * 16 + 16)
+        return projections + 2 * (2 * sum(length * length for length in lengths) * 16)
+
+    feed_forward = 2 * (2 * sum(lengths) * 16 * 32)
+    result = count(nn.ModuleList([encoder, attention]), run)
+    assert {row.name: row.forward_flops for row in result.operations} == {
+        'aten._transformer_encoder_layer_fwd': 2 * (products(lengths) + feed_forward),
+        'aten._native_multi_head_attention': products([10, 10]),
+    }
+
+
+def test_a_product_of_complex_numbers_counts_as_four_real_ones() -> None:
+    left, right = (torch.randn(*shape, dtype=torch.complex64, requires_grad=True) for shape in ((3, 4), (4, 5)))
+    result = count(nn.Identity(), lambda: (left @ right).abs().sum().backward())
+    assert (result.forward_flops, result.backward_flops) == (8 * 3 * 4 * 5, 2 * 8 * 3 * 4 * 5)
+
+
+def test_gradients_taken_inside_of_a_forward_are_counted_as_backward_of_the_modules_that_they_pass() -> None:
+    class Forces(nn.Module):
+        """An energy and its gradient by the positions, as in models of molecules."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(4, 6), nn.Linear(6, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            energy = self.outer(self.inner(x).tanh()).sum()
+            return energy, torch.autograd.grad(energy, x, create_graph=True)[0]
+
+    model, x = Forces(), torch.randn(7, 4, requires_grad=True)
+
+    def step() -> None:
+        energy, force = model(x)
+        (energy + force.pow(2).sum()).backward()
+
+    result = count(model, step)
+    inner, outer = 2 * 7 * 4 * 6, 2 * 7 * 6
+    # The forward's gradient is one product for each layer. Backward: two for each product of the forward, and for the
+    # gradient's, where the gradient that comes in from outside has none.
+    assert (result.forward_flops, result.recomputed_flops) == (inner + outer, 0)
+    assert result.backward_flops == (inner + outer) + 2 * (inner + outer) + (2 * inner + outer)
+    rows = by_module(result)
+    assert rows['inner'][1] >= inner + 2 * inner and rows['outer'][1] >= outer + 2 * outer
+
+
 @pytest.mark.parametrize('use_reentrant', [False, True])
 def test_what_a_checkpoint_runs_again_is_counted_as_recomputed(use_reentrant: bool) -> None:
     class Checkpointed(nn.Module):

@@ -205,6 +205,23 @@ def test_processes_that_are_started_meanwhile_leave_traces_of_their_own() -> Non
     assert not [path for path in FOLDER.iterdir() if path.name.startswith('.')]
 
 
+def test_with_patch_a_window_of_an_epochs_first_batch_has_the_traces_of_its_workers(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    callback = VizTracer(schedule={'active': '1ba'}, patch=True, page=False)
+    train(callback, train_dataloader=loader(3, num_workers=2), max_duration='1ep')
+    names = [calls(FOLDER / entry.path) for entry in entries(Path('test-run'), 'viztracer.process')]
+    assert len(names) == 2 and all('_worker_loop' in called for called in names)
+    assert not [each for each in recwarn if issubclass(each.category, MemprofWarning)]
+
+
+def test_with_patch_a_window_in_which_no_process_starts_says_how_to_trace_the_workers() -> None:
+    callback = VizTracer(patch=True, page=False)
+    with pytest.warns(MemprofWarning, match='none started in the one up to batch 10.*begin the window with that batch'):
+        train(callback, train_dataloader=loader(11, num_workers=1), max_duration='1ep')
+    assert not entries(Path('test-run'), 'viztracer.process')
+
+
 # -- bad endings --------------------------------------------------------------------------------------------------
 
 

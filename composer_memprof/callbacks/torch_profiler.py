@@ -17,7 +17,7 @@ from composer_memprof.artifacts.compression import add_suffix, is_compressed, st
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, folder_of
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
-from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.callbacks.framework.options import (
     When,
     check_kept,
@@ -52,12 +52,16 @@ _TIMELINE_NEEDS = ('record_shapes', 'profile_memory', 'with_stack')
         *('summary_sort_by', 'summary_row_limit', 'close_timeout'),
     ),
 )
-class TorchProfiler(ProfilingCallback):
+class TorchProfiler(RecordsFromBatchEnd):
     """Records windows with :class:`torch.profiler.profile`, as traces for TensorBoard, Perfetto or chrome://tracing.
 
     Replaces :class:`composer.profiler.TorchProfiler`: the same parameters, with or without a Profiler in the Trainer.
     With one (and Composer's own TorchProfiler switched off) it follows that Profiler's schedule, unless it has its
     own, and passes its traces to that Profiler's trace handlers. A text summary is written beside each trace.
+
+    As in Composer's, a step (``ProfilerStep#12``) lasts from the end of one batch to the end of the next, so it contains
+    the loading of its batch, and an evaluation in between. A window begins where the batch before it ended; if an
+    evaluation follows there, after it. Steps of ``eval`` and ``predict`` count their stage's batches over the run.
 
     >>> from composer_memprof import TorchProfiler
     >>> callback = TorchProfiler(schedule={'skip': '10ba', 'warmup': '1ba', 'active': '2ba'}, with_modules=True)
@@ -135,6 +139,7 @@ class TorchProfiler(ProfilingCallback):
         self._memory_naming = self._check_memory_names(memory_filename, memory_remote_file_name)
         self._summary = (summary_sort_by, summary_row_limit)
         self._step: Any = None
+        self._may_merge = self._is_merged = False
         self.saved_traces: list[tuple[Timestamp, list[Path]]] = []
 
     def _check_memory_names(self, filename: Optional[str], remote: Optional[str]) -> Optional[Naming]:
@@ -163,7 +168,7 @@ class TorchProfiler(ProfilingCallback):
         if self._follows_composer:
             schedule = as_schedule(state.profiler.schedule) if served and state.profiler else self.default_schedule
             self.when = When(schedule, self.when.ranks, self.when.stages)
-        self._serves_composer = self._follows_composer and served
+        self._may_merge = served and composer_profiler.has_trace_handlers(state)
         self.resources = frozenset({exclusive.KINETO})
         if self._arguments['with_stack']:
             self.resources |= {exclusive.PYTHON_STACKS}
@@ -179,24 +184,37 @@ class TorchProfiler(ProfilingCallback):
         assert self.kineto is not None
         self.kineto.prepare()
 
+    def _start_early(self, state: State) -> None:
+        del state  # unused
+        assert self.kineto is not None
+        self.kineto.start(self)
+
     def _start(self, state: State, stamp: Stamp) -> None:
         del state, stamp  # unused
         assert self.kineto is not None
         self.kineto.start(self, {'global_rank': json.dumps(dist.get_global_rank())})
 
+    def _next_batch_awaited(self, stage: str) -> None:
+        if self._step is None:
+            # TensorBoard's plugin recognizes steps by this name.
+            self._step = torch.profiler.record_function(f'ProfilerStep#{self._windows.count(stage)}')
+            self._step.__enter__()
+
     def _batch_begins(self, state: State) -> None:
-        # TensorBoard's plugin recognizes steps by this name.
-        self._step = torch.profiler.record_function(f'ProfilerStep#{state.timestamp.batch.value}')
-        self._step.__enter__()
+        self._next_batch_awaited(self._stage)
+        self._is_merged = self._may_merge and (self._follows_composer or composer_profiler.is_active(state))
 
     def _batch_ended(self, state: State) -> None:
         del state  # unused
-        if self._step is not None:
-            self._step.__exit__(None, None, None)
-            self._step = None
+        self._end_step()
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
 
     def _stop(self, state: State, stamp: Stamp) -> None:
-        self._batch_ended(state)
+        self._end_step()
         assert self.kineto is not None
         result = self.kineto.stop(self)
         parts = [
@@ -224,19 +242,23 @@ class TorchProfiler(ProfilingCallback):
                 naming=self._memory_naming,
             )
             parts.append(page)
+        merged = self._is_merged
+        if self._may_merge and not merged and 'merge' not in self._warned:
+            self._warned.add('merge')
+            composer_profiler.explain_missing(type(self).__name__, state.timestamp.batch.value)
         self.store.save(
             parts,
             stamp,
-            inline=self._serves_composer,  # Composer's trace handlers read the file within this event
-            on_saved=lambda paths: self._saved(state, stamp, paths),
+            inline=merged,  # Composer's trace handlers read the file within this event
+            on_saved=lambda paths: self._saved(state, stamp, paths, merged),
         )
 
-    def _saved(self, state: State, stamp: Stamp, paths: dict[str, Path]) -> None:
+    def _saved(self, state: State, stamp: Stamp, paths: dict[str, Path], merged: bool) -> None:
         trace = paths.get(self.kind)
         if trace is None:
             return
         self.saved_traces.append((stamp.timestamp, self._paths_of_all_ranks(stamp, trace)))
-        if self._serves_composer and state.profiler is not None:
+        if merged and state.profiler is not None:
             state.profiler.record_chrome_json_trace_file(trace)
 
     def _paths_of_all_ranks(self, stamp: Stamp, trace: Path) -> list[Path]:
@@ -255,6 +277,7 @@ class TorchProfiler(ProfilingCallback):
         self.saved_traces = [trace for trace in self.saved_traces if str(trace[1][own]) not in gone]
 
     def _cancel(self) -> None:
-        self._step = None
+        super()._cancel()
+        self._end_step()
         assert self.kineto is not None
         self.kineto.cancel()

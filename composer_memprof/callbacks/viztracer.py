@@ -18,10 +18,10 @@ from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
-from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
+from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.callbacks.framework.options import split_shared, takes_shared_parameters
-from composer_memprof.messages import check_switches
+from composer_memprof.messages import check_switches, warn
 from composer_memprof.recorders.python_calls.traced_children import TRACE_NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
 from composer_memprof.report.html.calls.call_timeline import write_call_timeline
@@ -40,7 +40,7 @@ _SUFFIXES = ('.viztracer.json', '.viztracer.cvf', '.json', '.cvf')
         'compress': 'gzip the JSON; ``vizviewer`` and Perfetto read it all the same. Default: ``False``.',
     },
 )
-class VizTracer(ProfilingCallback):
+class VizTracer(RecordsFromBatchEnd):
     """Records every Python call of a window, when and for how long, by VizTracer.
 
     Each window writes VizTracer's JSON, for ``vizviewer``, Perfetto (ui.perfetto.dev) or chrome://tracing, and a page
@@ -55,8 +55,9 @@ class VizTracer(ProfilingCallback):
         tracer_entries (int): calls to keep; beyond it the oldest are dropped. Default: ``1000000``.
         ignore_c_function (bool): leave out functions that are not written in Python. Default: ``False``.
         patch (bool): also trace processes started in the window by ``subprocess`` or ``multiprocessing`` (DataLoader
-            workers), until they end; each writes a JSON of its own, which ``viztracer --combine`` joins. Default:
-            ``False``.
+            workers), until they end; each writes a JSON of its own, which ``viztracer --combine`` joins. DataLoader
+            workers start before the first batch of an epoch: a window that begins with that batch, as
+            ``{'active': '1ba'}``, contains their start. Default: ``False``.
         page (bool): write the page. Default: ``True``.
         <shared parameters>
         tracer_options: any further option of :class:`viztracer.VizTracer`, such as ``max_stack_depth``,
@@ -99,8 +100,20 @@ class VizTracer(ProfilingCallback):
         self._children: Optional[Path] = None
         self._children_of_windows: list[tuple[Path, Stamp]] = []
 
+    def _may_start(self, stage: str, state: State) -> bool:
+        # Only to trace the DataLoader workers, which start before the epoch's first batch.
+        return self._patch and super()._may_start(stage, state)
+
+    def _start_early(self, state: State) -> None:
+        del state  # unused
+        self._start_recorder()
+
     def _start(self, state: State, stamp: Stamp) -> None:
         del state, stamp  # unused
+        if self._recorder is None:
+            self._start_recorder()
+
+    def _start_recorder(self) -> None:
         if self._patch:
             self._children = self.store.folder / f'.{self.kind}.{os.getpid()}.{time.monotonic_ns()}.tmp'
         self._recorder = VizTracerRecorder(self._children, **self._options)
@@ -116,6 +129,8 @@ class VizTracer(ProfilingCallback):
         folder, self._children = self._children, None
         assert recorder is not None
         trace = recorder.stop()
+        if folder is not None and not recorder.traced_children:
+            self._say_none_started(stamp)
         suffix = self.output.naming.suffix
         write = trace.write_compressed if self._own_form else trace.write_json
         parts = [Part(self.kind, suffix, write, self.output.compress)]
@@ -131,6 +146,15 @@ class VizTracer(ProfilingCallback):
         self.store.save(parts, stamp)
         if folder is not None:
             self._children_of_windows.append((folder, stamp))
+
+    def _say_none_started(self, stamp: Stamp) -> None:
+        if 'patch' not in self._warned:
+            self._warned.add('patch')
+            warn(
+                f'{type(self).__name__}(patch=True) traces processes that start within its windows; none started in the '
+                f'one up to batch {stamp.timestamp.batch.value}. DataLoader workers start before the first batch of an '
+                "epoch; to trace them, begin the window with that batch, as schedule={'active': '1ba'}"
+            )
 
     @property
     def _stem(self) -> str:
@@ -151,6 +175,7 @@ class VizTracer(ProfilingCallback):
         return Part(f'{self.kind}.process', suffix, lambda path: link(file.path, path), self.output.compress)
 
     def _cancel(self) -> None:
+        super()._cancel()
         recorder, self._recorder = self._recorder, None
         folder, self._children = self._children, None
         try:

@@ -44,6 +44,10 @@ class ScheduleDriver:
         """After a batch or an epoch: True if the open window ends here."""
         return not self._cursor.step(self.clock)[0].joined
 
+    def is_next_active(self) -> bool:
+        """Between batches: True if the next batch is recorded, as far as is known now."""
+        return self._cursor.step(self.clock)[0].active
+
     def _opens_soon(self) -> bool:
         clock = BatchClock(int(self.clock.read('ba')), self.clock.rank)
         cursor = self._cursor

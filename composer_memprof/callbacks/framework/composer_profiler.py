@@ -16,10 +16,27 @@ def is_present(state: State) -> bool:
 
 def wants_batch(state: State) -> bool:
     """Whether Composer's own TorchProfiler records, or warms up for, the batch about to start."""
-    if not is_present(state):
-        return False
+    return is_present(state) and is_active(state)
+
+
+def has_trace_handlers(state: State) -> bool:
+    """Whether the Trainer has a Profiler that merges the traces of others into its own."""
+    return state.profiler is not None and bool(state.profiler.trace_handlers)
+
+
+def is_active(state: State) -> bool:
+    """Whether the Profiler records, or warms up for, the batch about to start."""
     assert state.profiler is not None
     return state.profiler.schedule(state) != ProfilerAction.SKIP
+
+
+def explain_missing(name: str, batch: int) -> None:
+    """Warn that the Profiler's merged trace lacks a window of the callback ``name``, and what to do."""
+    warn(
+        f"{name}'s window that ends at batch {batch} is missing in the trace of the Trainer's Profiler, whose schedule "
+        f'skips this batch. To have both in one trace, leave out the schedule of {name}, which then follows the '
+        "Profiler's, or merge the files by python -m composer.profiler.json_trace_merger"
+    )
 
 
 def explain(name: str) -> None:

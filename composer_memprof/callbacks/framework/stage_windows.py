@@ -61,6 +61,10 @@ class StageWindows:
         """After a batch or an epoch: whether the open window ends here."""
         return self._stages[stage].is_over()
 
+    def is_next_active(self, stage: str) -> bool:
+        """Between batches: whether the schedule records the next one, as far as is known now."""
+        return self._stages[stage].is_next_active()
+
     def has_opened(self, stage: str) -> bool:
         """Whether any window of ``stage`` was reached."""
         return self._stages[stage].opened > 0

@@ -1,6 +1,6 @@
 """The floating-point operations of one call of a torch operator: by torch's formula, or by ours where torch has none.
 
-A multiplication with its addition counts as two. As usual, only matrix products, convolutions and attention count, and
+A multiplication with its addition counts as two, of complex numbers as eight. As usual, only matrix products, convolutions and attention count, and
 causal attention counts in full.
 """
 
@@ -33,16 +33,20 @@ class Count:
     flops: int
     recomputed: int = 0
 
+    def times(self, factor: int) -> Count:
+        return self if factor == 1 else Count(factor * self.flops, factor * self.recomputed)
+
 
 def count(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Optional[Count]:
     """The FLOPs of a call; None where there is no formula, or where it does not fit the call."""
     try:
         packet = getattr(operation, OVERLOAD_PACKET, None)
         if packet in _OURS:
-            return _OURS[packet](*arguments)
+            return _OURS[packet](*arguments).times(_real_products(arguments))
         if packet in flop_registry:
             flops = flop_registry[packet](*arguments, **keywords, out_val=result)
-            return _share_recomputed(flops, *arguments) if packet in _RAGGED_BACKWARD else Count(flops)
+            found = _share_recomputed(flops, *arguments) if packet in _RAGGED_BACKWARD else Count(flops)
+            return found.times(_real_products(arguments))
         return _count_parts(operation, arguments, keywords)
     except Exception:  # torch's formulas use assertions, for example. The call is listed as untracked.
         return None
@@ -56,6 +60,11 @@ def name_of(operation: Any) -> str:
 def computes(operation: Any) -> bool:
     """False for an operator that returns a view of its argument, or marks a place in a trace."""
     return not getattr(operation, 'is_view', False) and getattr(operation, 'namespace', '') != 'profiler'
+
+
+def _real_products(arguments: tuple[Any, ...]) -> int:
+    """Products of real numbers in one of the operator's: a complex one and its sum are four of each, 8 FLOPs."""
+    return 4 if any(isinstance(value, torch.Tensor) and value.is_complex() for value in arguments) else 1
 
 
 # -- ours -------------------------------------------------------------------------------------------------------------
@@ -111,6 +120,30 @@ def _rnn_layer_backward(*arguments: Any) -> Count:
     return Count(2 * _rnn_layer(*arguments).flops)
 
 
+def _multi_head_attention(*arguments: Any) -> Count:
+    """The fused kernel of ``nn.MultiheadAttention``: projections in, scores, weighted values, projection out."""
+    query, key, value, width, _, packed, _, projection = arguments[:8]
+    lengths = [_lengths(each) for each in (query, key, value)]
+    tokens = [sum(each) for each in lengths]
+    projections = sum(tokens) * packed.numel() // 3 + tokens[0] * projection.numel()
+    scores = sum(of_query * of_key for of_query, of_key in zip(lengths[0], lengths[1])) * width
+    return Count(2 * (projections + 2 * scores))
+
+
+def _encoder_layer(*arguments: Any) -> Count:
+    """The fused kernel of ``nn.TransformerEncoderLayer``: self-attention, and the two feed-forward products."""
+    source, width, heads = arguments[:3]
+    attention = _multi_head_attention(source, source, source, width, heads, *arguments[3:7])
+    return Count(attention.flops + 2 * sum(_lengths(source)) * (arguments[14].numel() + arguments[16].numel()))
+
+
+def _lengths(sequences: torch.Tensor) -> list[int]:
+    """Tokens of each sequence; those of a nested tensor differ."""
+    if sequences.is_nested:
+        return [each.shape[0] for each in sequences.unbind()]
+    return [sequences.shape[1]] * sequences.shape[0]
+
+
 _ATTENTION = (
     *('_scaled_dot_product_flash_attention_for_cpu', '_scaled_dot_product_fused_attention_overrideable'),
     # torch has formulas for these, but only for equally many heads of keys and queries.
@@ -128,6 +161,8 @@ _BY_NAME: dict[str, Callable[..., Count]] = {
     '_addmm_activation': lambda added, left, right, *_: _product(left, right),
     'addbmm': lambda added, left, right, *_: Count(2 * left.numel() * right.shape[-1]),
     'convolution_backward': _convolution_backward,
+    '_native_multi_head_attention': _multi_head_attention,
+    '_transformer_encoder_layer_fwd': _encoder_layer,
     'mkldnn_rnn_layer': _rnn_layer,
     'mkldnn_rnn_layer_backward': _rnn_layer_backward,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from torch import nn
 
@@ -15,6 +15,13 @@ from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 OUTSIDE = -1
 #: Pairs of the sequence number of the next backward node and the module that runs from there on, in order.
 _ModuleChanges = list[tuple[int, int]]
+
+
+class _Entered(NamedTuple):
+    """A module whose forward runs. ``recomputed``: it began within a backward pass, as a checkpoint's does."""
+
+    number: int
+    recomputed: bool
 
 
 class RunningModule:
@@ -29,7 +36,7 @@ class RunningModule:
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._numbers = {id(module): number for number, module in reversed(list(enumerate(modules)))}
-        self._stack: list[int] = []
+        self._stack: list[_Entered] = []
         self._forward: _ModuleChanges = []
         # A reentrant checkpoint makes backward nodes that run in a backward pass of their own, right after it.
         self._recomputed: Optional[_ModuleChanges] = None
@@ -40,27 +47,31 @@ class RunningModule:
         number = self._numbers.get(id(module))
         if number is None:
             return None
-        if not in_backward():
+        recomputed = in_backward()
+        if not recomputed:
             self._recomputed = None
             changes = self._forward
         else:
             self._changes_of_this_pass()
-            if self._recomputed is None or not self._stack:
+            if self._recomputed is None or not self.recomputes:
                 self._recomputed = []
             changes = self._recomputed
-        self._stack.append(number)
+        self._stack.append(_Entered(number, recomputed))
         changes.append((graph_tasks.next_sequence_number(), number))
         return number
 
     def leave(self, module: nn.Module) -> Optional[int]:
         """Returns the module's number, or None if it was not entered."""
         number = self._numbers.get(id(module))
-        if number is None or number not in self._stack:
+        if number is None or all(entered.number != number for entered in self._stack):
             return None
-        while self._stack.pop() != number:  # a submodule's forward that an exception ended
-            pass
+        entered = self._stack.pop()
+        while entered.number != number:  # a submodule's forward that an exception ended
+            entered = self._stack.pop()
+        if not entered.recomputed:
+            self._recomputed = None
         changes = self._forward if self._recomputed is None else self._recomputed
-        changes.append((graph_tasks.next_sequence_number(), self._stack[-1] if self._stack else OUTSIDE))
+        changes.append((graph_tasks.next_sequence_number(), self._innermost()))
         return number
 
     def leave_all(self) -> None:
@@ -74,20 +85,21 @@ class RunningModule:
 
     @property
     def recomputes(self) -> bool:
-        """True while a module's forward runs within a backward pass."""
-        return self.is_inside and in_backward()
+        """True while a forward runs that began within a backward pass; not while a forward takes gradients itself."""
+        return bool(self._stack) and self._stack[-1].recomputed
 
     def current(self) -> int:
         """The number of the module that the operation that runs now belongs to, or ``OUTSIDE``."""
-        if self._stack:
-            return self._stack[-1]
-        if not in_backward():
-            return OUTSIDE
+        if self.recomputes or not in_backward():
+            return self._innermost()
         sequence = graph_tasks.backward_sequence_number()
         changes = self._changes_of_this_pass()
         after = bisect_right(changes, sequence, key=lambda change: change[0]) if sequence is not None else 0
         # The accumulation of a parameter's gradient has the highest number of all, so it comes after the last change.
-        return changes[after - 1][1] if 0 < after < len(changes) else OUTSIDE
+        return changes[after - 1][1] if 0 < after < len(changes) else self._innermost()
+
+    def _innermost(self) -> int:
+        return self._stack[-1].number if self._stack else OUTSIDE
 
     def _changes_of_this_pass(self) -> _ModuleChanges:
         current = graph_tasks.current_graph_task_id()

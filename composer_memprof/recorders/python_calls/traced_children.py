@@ -5,11 +5,12 @@ VizTracer's own way to set this up cannot be undone, since it adds audit hooks a
 
 from __future__ import annotations
 
+import multiprocessing
 import multiprocessing.util
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 #: Options of VizTracer that are also on its command line, so a new process can be given them.
 _SWITCHES = (
@@ -41,6 +42,25 @@ class TracedChildren:
         self._spawn = multiprocessing.util.spawnv_passfds
         patch_multiprocessing(tracer, [*arguments])
         patch_subprocess([*arguments, '--subprocess_child', '--dump_raw', '-o', tracer.output_file])
+        self._folder = folder
+        self._running_before = _running()
+        self._count_subprocesses()
+
+    def _count_subprocesses(self) -> None:
+        self._subprocesses = 0
+        start = subprocess.Popen.__init__
+
+        def counted(*arguments: Any, **keywords: Any) -> None:
+            self._subprocesses += 1
+            start(*arguments, **keywords)
+
+        subprocess.Popen.__init__ = counted  # type: ignore[method-assign, assignment]
+
+    @property
+    def any_started(self) -> bool:
+        """Whether a process was started since. One that has ended already has left its trace."""
+        started = self._subprocesses > 0 or bool(_running() - self._running_before)
+        return started or any(self._folder.iterdir())
 
     def restore(self) -> None:
         """Remove the patches."""
@@ -53,6 +73,10 @@ class TracedChildren:
         for key in [key for key, registered in list(registry.items()) if registered is self._tracer]:
             del registry[key]
         self._tracer.pid_suffix = False
+
+
+def _running() -> set[Optional[int]]:
+    return {process.pid for process in multiprocessing.active_children()}
 
 
 def _command_line(options: Mapping[str, Any]) -> list[str]:

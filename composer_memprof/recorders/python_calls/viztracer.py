@@ -122,11 +122,13 @@ class VizTracerRecorder:
 
     Attributes:
         result (CallTrace): of the last ``with`` block.
+        traced_children (bool): after the end, whether a process was started and traced during the recording.
     """
 
     def __init__(self, children: Optional[Path] = None, **options: Any) -> None:
         self._options = {'verbose': 0, **options}
         self._children = children
+        self.traced_children = False
         self._traced_children: Optional[TracedChildren] = None
         self._tracer: Any = None
         self._hook: Any = None
@@ -163,6 +165,7 @@ class VizTracerRecorder:
     def _restore_hooks(self) -> None:
         tracer, self._tracer = self._tracer, None
         if self._traced_children is not None:
+            self.traced_children = self._traced_children.any_started
             self._traced_children.restore()
             self._traced_children = None
         tracer.log_gc = False
