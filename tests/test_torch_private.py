@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,11 @@ from composer_memprof.recorders.allocations import allocator_history, annotation
 from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import recorder as modules
+from composer_memprof.recorders.saved_tensors import ledger
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from composer_memprof.recorders.step_times import data_wait
+from composer_memprof.recorders.tensors import parts_of
 from composer_memprof.recorders.torch_private import (
     MissingTorchNameError,
     PrivateName,
@@ -212,6 +216,56 @@ def test_a_callback_whose_names_are_missing_is_disabled_alone_with_one_warning(n
     assert entries(Path('test-run'), 'saved_tensors_hook') == []
     assert len(entries(Path('test-run'), 'host_rss')) == 1
 
+
+# -- what differs between versions of torch ----------------------------------------------------------------------------
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        sine = x.sin()
+        ctx.save_for_backward(sine)
+        return 2 * sine
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (sine,) = ctx.saved_tensors
+        return gradient * sine
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Doubled.apply(self.linear(x))
+
+
+@pytest.mark.parametrize('apply_leaves_a_frame', [True, False])
+def test_what_a_custom_function_saves_has_its_name_where_apply_leaves_no_frame_too(
+    apply_leaves_a_frame: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not apply_leaves_a_frame:  # as from torch 2.14 on
+        monkeypatch.setattr(ledger, 'APPLY_CODE', None)
+    model = _Model()
+    with SavedTensorsRecorder(model) as recorder:
+        model(torch.ones(4, 8)).sum().backward()
+    assert '_DoubledBackward' in {operation.name for operation in recorder.result()().operations}
+
+
+def test_of_what_a_wrapper_lists_only_the_tensors_are_its_parts() -> None:
+    class Sharded(torch.Tensor):  # as a DTensor, which lists its mesh from torch 2.12 on
+        shard = torch.ones(3)
+        mesh = object()
+
+        def __tensor_flatten__(self) -> Any:
+            return ['shard', 'mesh'], None
+
+    assert [part is Sharded.shard for part in parts_of(Sharded())] == [True]
+
+
+# -- a torch without private names ------------------------------------------------------------------------------------
 
 #: Deletes every private name that can be deleted, then imports the package.
 WITHOUT_PRIVATE_NAMES = """

@@ -31,8 +31,9 @@ def is_modified_view(tensor: torch.Tensor) -> bool:
 
 
 def inner_tensors(wrapper: Any) -> list[torch.Tensor]:
-    """The tensors that a wrapper holds."""
-    return [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+    """The tensors that a wrapper holds. From torch 2.12 on a DTensor lists its device mesh beside them."""
+    held = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+    return [each for each in held if isinstance(each, torch.Tensor)]
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
