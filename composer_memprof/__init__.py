@@ -5,6 +5,7 @@ The callbacks are imported when first used: the parts that need no torch (``push
 
 import importlib
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,14 +17,21 @@ __version__ = '0.1.0'
 
 def __getattr__(name: str) -> Any:
     if name == 'memprofilable':  # without Composer, for code that is used elsewhere too
-        return importlib.import_module('composer_memprof.recorders.functions.marked').memprofilable
+        return _import('composer_memprof.recorders.functions.marked').memprofilable
     if name == '__all__':
         return _exported()
     if name[:1].isupper():
-        callback = getattr(importlib.import_module('composer_memprof.callbacks'), name, None)
+        callback = getattr(_import('composer_memprof.callbacks'), name, None)
         if callback is not None:
             return callback
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except AttributeError as error:  # Python would say no more than that there is no such name
+        raise ImportError(f'{module} does not import: AttributeError: {error}') from error
 
 
 def __dir__() -> list[str]:

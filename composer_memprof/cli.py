@@ -129,6 +129,8 @@ def callbacks(as_json: bool = typer.Option(False, '--json', help='print as JSON'
     for callback in described:
         show(Text(f'{callback.name} ({callback.class_name})'))
         show(Padding(Text(callback.records), (0, 0, 0, 2)))
+        for reason in callback.unavailable:
+            show(Padding(Text(f'Unavailable: {reason}'), (0, 0, 0, 2)))
         own = {name: value for name, value in callback.defaults.items() if name not in shared}
         further = f' **{callback.further_arguments}' if callback.further_arguments else ''
         show(Padding(Text(_settings_line(own) + further), (0, 0, 1, 2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import composer_memprof
 from composer_memprof.callbacks.registry import CALLBACKS
+from composer_memprof.recorders.torch_private import CHECKED
 from tests.conftest import child_environment, entries
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +46,79 @@ def test_dir_shows_the_callbacks_and_memprofilable() -> None:
     assert names <= set(dir(composer_memprof))
     assert names == set(composer_memprof.__all__)
     assert '__version__' in dir(composer_memprof)
+
+
+#: A torch in which a public module and a private name have moved: the first breaks two imports, the other no import.
+TORCH_THAT_CHANGED = """
+import sys
+import composer, torch, torch._dynamo
+sys.modules['torch.utils.hooks'] = None
+del torch._C._current_graph_task_id
+"""
+
+ONE_BY_ONE = """
+import json
+import composer_memprof
+from composer_memprof import HostRSS, SavedTensorsHook
+from composer_memprof.callbacks.registry import CALLBACKS
+from composer_memprof.config import ConfigError, build_trainer, load
+
+print(json.dumps({name: callback.__name__ for name, callback in CALLBACKS.items()}))
+made = []
+for name in composer_memprof.__all__:
+    if name != 'memprofilable':
+        try:
+            getattr(composer_memprof, name)()
+            made.append(name)
+        except ImportError as error:
+            print(error)
+assert len(made) == len(CALLBACKS) - 2, made
+small = ['max_duration=2ba', 'model.d_model=16', 'model.n_layers=1', 'model.n_heads=2', 'train_loader.max_bytes=100000']
+try:
+    build_trainer(load('quickstart', [*small, 'callbacks=null', 'callbacks.memprof_saved_tensors_hook.folder=x']))
+except ConfigError as error:
+    print(error)
+trainer = build_trainer(load('quickstart', small))
+trainer.fit()
+trainer.close()
+"""
+
+
+def test_what_one_callback_misses_in_torch_concerns_no_other() -> None:
+    told = run(sys.executable, '-c', TORCH_THAT_CHANGED + ONE_BY_ONE, env=child_environment()).splitlines()
+    assert json.loads(told[0]) == {name: callback.__name__ for name, callback in CALLBACKS.items()}
+    reason = f'does not import with torch {torch.__version__} and mosaicml 0.32'
+    advice = f'composer_memprof was checked with torch {CHECKED}; install one of these, or a newer composer_memprof'
+    refused = [line for line in told if reason in line]
+    assert [line.partition(': ')[0] for line in refused] == [
+        *('MemProfiler', 'SavedTensorsHook', 'callbacks.memprof_saved_tensors_hook')
+    ]
+    assert all('ModuleNotFoundError: import of torch.utils.hooks' in line for line in refused)
+    assert all(line.endswith(advice) for line in refused)
+    assert entries(Path(), 'host_rss')
+
+
+def test_the_list_of_callbacks_says_what_the_installed_torch_lacks_for_each() -> None:
+    code = f'{TORCH_THAT_CHANGED}\nfrom composer_memprof.cli import app\napp(["callbacks", "--json"])'
+    listed = {each['name']: each for each in json.loads(run(sys.executable, '-c', code, env=child_environment()))}
+    assert set(listed) == set(CALLBACKS)
+    unavailable = {name: each['unavailable'] for name, each in listed.items() if each['unavailable']}
+    assert 'memprof_host_rss' not in unavailable and 'memprof_torch_profiler' not in unavailable
+    for name in ('memprof_mem_profiler', 'memprof_saved_tensors_hook'):
+        assert 'import of torch.utils.hooks halted' in unavailable[name][0]
+    for name in ('memprof_flops', 'memprof_fsdp_mem_tracker'):
+        told = f'torch {torch.__version__} has no torch._C._current_graph_task_id (seen in torch {CHECKED}); install a'
+        assert unavailable[name][0].startswith(told)
+    assert unavailable['memprof_memory_snapshot'][0].startswith('GPU: torch ')
+
+
+def test_an_import_that_fails_for_all_callbacks_gives_the_reason() -> None:
+    code = 'import composer.core; composer.core.Event = object; from composer_memprof import HostRSS'
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=child_environment())
+    told = (
+        "ImportError: composer_memprof.callbacks does not import: AttributeError: type object 'object' has no attribute"
+    )
+    assert told in done.stderr
 
 
 def test_the_entry_points_are_the_registry() -> None:

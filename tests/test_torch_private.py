@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +25,11 @@ from composer_memprof.recorders.flops import matmul_peak
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import names
 from composer_memprof.recorders.modules import recorder as modules
+from composer_memprof.recorders.saved_tensors import ledger
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
+from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from composer_memprof.recorders.step_times import data_wait
+from composer_memprof.recorders.tensors import parts_of
 from composer_memprof.recorders.torch_private import (
     MissingTorchNameError,
     PrivateName,
@@ -34,7 +39,7 @@ from composer_memprof.recorders.torch_private import (
     require,
     saved_tensor_hooks,
 )
-from tests.conftest import entries, train
+from tests.conftest import child_environment, entries, train
 
 #: The modules of torch_private that each recorder needs.
 NEEDS: dict[str, tuple[ModuleType, ...]] = {
@@ -215,6 +220,56 @@ def test_a_callback_whose_names_are_missing_is_disabled_alone_with_one_warning(n
     assert len(entries(Path('test-run'), 'host_rss')) == 1
 
 
+# -- what differs between versions of torch ----------------------------------------------------------------------------
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        sine = x.sin()
+        ctx.save_for_backward(sine)
+        return 2 * sine
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (sine,) = ctx.saved_tensors
+        return gradient * sine
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Doubled.apply(self.linear(x))
+
+
+@pytest.mark.parametrize('apply_leaves_a_frame', [True, False])
+def test_what_a_custom_function_saves_has_its_name_where_apply_leaves_no_frame_too(
+    apply_leaves_a_frame: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not apply_leaves_a_frame:  # as from torch 2.14 on
+        monkeypatch.setattr(ledger, 'APPLY_CODE', None)
+    model = _Model()
+    with SavedTensorsRecorder(model) as recorder:
+        model(torch.ones(4, 8)).sum().backward()
+    assert '_DoubledBackward' in {operation.name for operation in recorder.result()().operations}
+
+
+def test_of_what_a_wrapper_lists_only_the_tensors_are_its_parts() -> None:
+    class Sharded(torch.Tensor):  # as a DTensor, which lists its mesh from torch 2.12 on
+        shard = torch.ones(3)
+        mesh = object()
+
+        def __tensor_flatten__(self) -> Any:
+            return ['shard', 'mesh'], None
+
+    assert [part is Sharded.shard for part in parts_of(Sharded())] == [True]
+
+
+# -- a torch without private names ------------------------------------------------------------------------------------
+
 #: Deletes every private name that can be deleted, then imports the package.
 WITHOUT_PRIVATE_NAMES = """
 import importlib, pkgutil, sys
@@ -261,4 +316,63 @@ except torch_private.MissingTorchNameError as error:
 def test_without_private_names_the_package_imports_and_each_recorder_tells_what_it_lacks() -> None:
     run = subprocess.run([sys.executable, '-c', WITHOUT_PRIVATE_NAMES], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert f'torch {torch.__version__} has no torch._C._current_graph_task_id (seen in torch 2.7 to 2.11)' in run.stdout
+    told = f'torch {torch.__version__} has no torch._C._current_graph_task_id (seen in torch {torch_private.CHECKED})'
+    assert f'{told}; install a torch that has it, or a newer composer_memprof' in run.stdout
+
+
+#: In a process of its own for each module of torch_private that is named: trains on a torch that lacks the module's names.
+EACH_MISSING = """
+import json, os, sys, warnings
+import composer, torch, torch._dynamo, torch.distributed.fsdp, torch.profiler._memory_profiler
+from composer_memprof.recorders import torch_private
+from composer_memprof.recorders.torch_private import MissingTorchNameError, PrivateName
+from tests.conftest import train
+
+assert 'composer_memprof.recorders.torch_private.tensors' not in sys.modules  # else it would be too late
+
+def train_without(lacking):
+    find = PrivateName.find
+    def find_others(self):
+        if self.module.endswith(f'.{lacking}'):
+            raise MissingTorchNameError(f'torch has no {self.path}')
+        return find(self)
+    PrivateName.find = find_others
+    import composer_memprof
+    from composer_memprof.callbacks.registry import CALLBACKS
+    from composer_memprof.schedule import window
+    own = {'TorchProfiler': {'schedule': window('1ba', skip='1ba')}, 'MemorySnapshot': {'interval': '1ba', 'skip_batches': 3}}
+    watching = [each(**own.get(each.__name__, {})) for each in CALLBACKS.values() if each.torch_needs or each.kind == 'host_rss']
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        trainer = train(*watching, batches=6, run_name=f'without {lacking}')
+    needed = {type(each).__name__ for each in watching for module in each._torch_needs(trainer.state)
+              if module.__name__.endswith(f'.{lacking}')}
+    told = [str(warning.message) for warning in caught if 'is disabled for the rest of this run' in str(warning.message)]
+    weights = [float(parameter.double().sum()) for parameter in trainer.state.model.parameters()]
+    return {'needed': sorted(needed), 'told': told, 'weights': weights}
+
+for lacking in sys.argv[1:]:
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        print(json.dumps([lacking, train_without(lacking)]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_without_the_names_of_one_area_the_callbacks_that_need_none_of_them_record_and_training_is_the_same() -> None:
+    _modules_of_torch_private()
+    areas = sorted({name.module.rpartition('.')[2] for name in torch_private.NAMES})
+    run = subprocess.run(
+        [sys.executable, '-c', EACH_MISSING, 'nothing', *areas],
+        capture_output=True, text=True, check=False, env=child_environment(PYTHONPATH=str(PACKAGE.parent)),
+    )  # fmt: skip
+    found = dict(json.loads(line) for line in run.stdout.splitlines() if line.startswith('['))
+    assert list(found) == ['nothing', *areas], run.stderr
+    for area, result in found.items():
+        assert result['weights'] == found['nothing']['weights'], area
+        disabled = sorted(message.split()[1] for message in result['told'])
+        assert disabled == result['needed'], (area, result['told'])
+        assert all('has no torch.' in message for message in result['told'])
+    assert found['nothing']['needed'] == [] and found['graph_tasks']['needed']

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
-from types import ModuleType
 from typing import Any, Optional
 
 from composer.core import State
@@ -79,6 +78,7 @@ class Flops(ProfilingCallback):
     """
 
     kind = 'flops'
+    torch_needs = {'': (*flops.NEEDS, *compiled.NEEDS)}
     suffix = '.flops.json'
     default_schedule = ALWAYS
 
@@ -104,10 +104,6 @@ class Flops(ProfilingCallback):
         self._stopwatch = Stopwatch()
         self._shape: Optional[BatchShape] = None
         self._microbatch_size: Any = None
-
-    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
-        del state  # unused
-        return (*flops.NEEDS, *compiled.NEEDS)
 
     # -- before the first batch ---------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, Optional
 
 from composer.core import State
@@ -69,6 +68,7 @@ class FSDPMemTracker(ProfilingCallback):
     """
 
     kind = 'fsdp_mem_tracker'
+    torch_needs = {'': modules.NEEDS, 'FSDP2': modules.FSDP2_NEEDS}
     suffix = '.log'
     default_schedule = window('1ba', skip='2ba')
 
@@ -91,10 +91,6 @@ class FSDPMemTracker(ProfilingCallback):
         self._memory: Optional[ModuleMemory] = None
 
     # -- before the first batch -------------------------------------------------------------------------------------
-
-    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
-        del state  # unused
-        return modules.NEEDS
 
     def _check(self, state: State) -> None:
         self._recorder = self._memory = None

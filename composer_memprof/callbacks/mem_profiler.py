@@ -19,7 +19,7 @@ from composer_memprof.callbacks.parts.memory_stats import JSON_LINES, PICKLE, YA
 from composer_memprof.callbacks.parts.without_trainer import WithoutTrainer
 from composer_memprof.messages import check_switches
 from composer_memprof.recorders.functions.marked import memprofilable
-from composer_memprof.recorders.functions.plan import FunctionPlan, Hooks, select_hooks
+from composer_memprof.recorders.functions.plan import NEEDS, FunctionPlan, Hooks, select_hooks
 from composer_memprof.recorders.functions.selection import Functions, select_calls, select_functions
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.report.text.module_memory import Layout
@@ -91,6 +91,7 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
     """
 
     kind = 'mem_profiler'
+    torch_needs = NEEDS
     suffix = YAML
     default_schedule = ALWAYS
     memprofilable = staticmethod(memprofilable)

@@ -88,6 +88,7 @@ class MemorySnapshot(PhasedCallback):
     """
 
     kind = 'memory_snapshot'
+    torch_needs = {'GPU': GPU_NEEDS, 'CPU': CPU_NEEDS}
 
     suffix = '.pickle'
 
@@ -129,8 +130,8 @@ class MemorySnapshot(PhasedCallback):
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
         if self._uses_allocator_history(state):
-            return GPU_NEEDS
-        return CPU_NEEDS
+            return self.torch_needs['GPU']
+        return self.torch_needs['CPU']
 
     def _uses_allocator_history(self, state: State) -> bool:
         return state.device.name == 'gpu' and torch.cuda.is_available()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Optional
 
 from composer.core import State
@@ -57,6 +56,7 @@ class SavedTensorsHook(ProfilingCallback):
     """
 
     kind = 'saved_tensors_hook'
+    torch_needs = {'': saved_tensors.NEEDS}
     suffix = '.saved_tensors.json'
     default_schedule = window('1ba', skip='2ba')
 
@@ -68,10 +68,6 @@ class SavedTensorsHook(ProfilingCallback):
         self._functions = resolve_functions(saved_tensors_funcs)
         super().__init__(**shared)
         self._recorder: Optional[SavedTensorsRecorder] = None
-
-    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
-        del state  # unused
-        return saved_tensors.NEEDS
 
     def _check(self, state: State) -> None:
         check_has_parameters(state.model)

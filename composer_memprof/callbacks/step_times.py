@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import weakref
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Optional
 
 import torch
@@ -73,6 +72,7 @@ class StepTimes(PhasedCallback):
     """
 
     kind = 'step_times'
+    torch_needs = {'': data_wait.NEEDS}
     suffix = '.step_times.jsonl'
     default_schedule = ALWAYS
 
@@ -88,10 +88,6 @@ class StepTimes(PhasedCallback):
         self._open: Optional[_OpenFile] = None
         #: Ended windows with batches whose times are not known yet.
         self._pending: list[_OpenFile] = []
-
-    def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
-        del state  # unused
-        return data_wait.NEEDS
 
     def _check(self, state: State) -> None:
         on_gpu = state.device.name == 'gpu' and torch.cuda.is_available()

@@ -92,6 +92,7 @@ class TorchProfiler(RecordsFromBatchEnd):
     """
 
     kind = 'torch_profiler'
+    torch_needs = {'': kineto.NEEDS, 'memory_filename': kineto.MEMORY_TIMELINE_NEEDS}
     #: If the Trainer has no Profiler to follow: four batches are skipped, one warms up, four are recorded.
     default_schedule = window('4ba', skip='4ba', warmup='1ba')
 
@@ -156,9 +157,8 @@ class TorchProfiler(RecordsFromBatchEnd):
         return naming
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
-        del state  # unused
-        timeline = kineto.MEMORY_TIMELINE_NEEDS if self._memory_naming is not None else ()
-        return (*kineto.NEEDS, *timeline)
+        timeline = self.torch_needs['memory_filename'] if self._memory_naming is not None else ()
+        return (*super()._torch_needs(state), *timeline)
 
     def _check(self, state: State) -> None:
         self.saved_traces = []

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.framework.importing import UnavailableCallback
 from composer_memprof.callbacks.registry import CALLBACKS
 
 
@@ -21,26 +23,30 @@ class CallbackDescription:
     defaults: dict[str, Any]
     #: The name of its ``**`` parameter, which its docstring explains.
     further_arguments: Optional[str]
+    #: What cannot be recorded with the installed torch, and why.
+    unavailable: list[str]
 
 
 def describe_callbacks() -> list[CallbackDescription]:
     return [_describe(name, callback) for name, callback in CALLBACKS.items()]
 
 
-def _describe(name: str, callback: type) -> CallbackDescription:
-    parameters = inspect.signature(callback).parameters.values()
+def _describe(name: str, callback: type[ProfilingCallback]) -> CallbackDescription:
+    imports = not issubclass(callback, UnavailableCallback)
+    parameters = inspect.signature(callback).parameters.values() if imports else ()
     return CallbackDescription(
         name,
         callback.__name__,
         _plain(inspect.cleandoc(callback.__doc__ or '').partition('\n')[0]),
         {each.name: each.default for each in parameters if each.kind is not each.VAR_KEYWORD},
         next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), None),
+        callback.why_unavailable(),
     )
 
 
 def shared_defaults(callbacks: list[CallbackDescription]) -> dict[str, Any]:
-    """The parameters that all callbacks have with the same default."""
-    first, *others = (callback.defaults for callback in callbacks)
+    """The parameters that all callbacks have with the same default. One that does not import has none."""
+    first, *others = [callback.defaults for callback in callbacks if callback.defaults] or [{}]
     return {name: value for name, value in first.items() if all(_has(each, name, value) for each in others)}
 
 

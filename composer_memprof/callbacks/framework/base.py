@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Optional
@@ -71,6 +71,8 @@ class ProfilingCallback(StageEvents):
     suffix: ClassVar[str] = '.json'
     #: The schedule unless the user gives one.
     default_schedule: ClassVar[Schedule]
+    #: The modules of ``recorders.torch_private`` that its recorder needs, by what needs them; ``''`` for always.
+    torch_needs: ClassVar[Mapping[str, tuple[ModuleType, ...]]] = {}
     #: Of ``exclusive``: what a recording needs for itself. Settled at INIT.
     resources: frozenset[str] = frozenset()
     #: The session of torch's profiler that it records with, if any; callbacks with equal windows share one.
@@ -116,9 +118,9 @@ class ProfilingCallback(StageEvents):
     # -- hooks for subclasses -------------------------------------------------------------------------------------
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
-        """The modules of ``recorders.torch_private`` that its recorder needs: the recorder's ``NEEDS``."""
+        """Those of ``torch_needs`` that this run needs."""
         del state  # some depend on the device
-        return ()
+        return self.torch_needs.get('', ())
 
     def _check(self, state: State) -> None:
         """At INIT: settle what depends on the run, and refuse what can't work (a ValueError)."""
@@ -200,6 +202,17 @@ class ProfilingCallback(StageEvents):
     def _stage_head(self, state: State) -> StageHead:
         """The first fields of a report of one stage."""
         return StageHead(**self._head(state).as_dict(), stage=self._stage)
+
+    @classmethod
+    def why_unavailable(cls) -> list[str]:
+        """What cannot be recorded with the installed torch, and why: ``memory_filename: torch 2.16 has no …``."""
+        reasons = []
+        for what, modules in cls.torch_needs.items():
+            try:
+                require(*modules)
+            except MissingTorchNameError as error:
+                reasons.append(f'{what}: {error}' if what else str(error))
+        return reasons
 
     def may_run_on(self, rank: int) -> bool:
         """Whether ``rank`` can ever record."""

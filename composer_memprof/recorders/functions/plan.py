@@ -33,6 +33,14 @@ from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.pack_functions import Function, FunctionOrPath, resolve_function
 from composer_memprof.recorders.saved_tensors.recorder import check_has_parameters
 
+#: The modules of ``torch_private`` that the sources need, by what asks for them; ``''`` for always.
+NEEDS: Mapping[str, tuple[ModuleType, ...]] = {
+    '': compiled.NEEDS,
+    'saved tensors': saved_tensors.NEEDS,
+    'track_fsdp_mem': modules.NEEDS,
+    'cuda_allocator_history': allocator_history.NEEDS,
+}
+
 #: The user's hooks, by name in ``_HOOK_NAMES``.
 Hooks = Mapping[str, Sequence[FunctionOrPath]]
 
@@ -85,13 +93,13 @@ class FunctionPlan:
 
     def torch_needs(self) -> tuple[ModuleType, ...]:
         """The modules of ``torch_private`` that its sources need."""
-        needs: tuple[ModuleType, ...] = compiled.NEEDS
+        needs = NEEDS['']
         if self.saved_tensors or self.attributes:
-            needs += saved_tensors.NEEDS
+            needs += NEEDS['saved tensors']
         if self.module_memory:
-            needs += modules.NEEDS
+            needs += NEEDS['track_fsdp_mem']
         if self.history and torch.cuda.is_available():
-            needs += allocator_history.NEEDS
+            needs += NEEDS['cuda_allocator_history']
         return needs
 
     def check(self, model: nn.Module, fsdp_version: Optional[int] = None) -> None:

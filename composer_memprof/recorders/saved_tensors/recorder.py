@@ -19,7 +19,6 @@ from composer_memprof.recorders.saved_tensors.result import BatchBytes, SavedTen
 from composer_memprof.recorders.saved_tensors.summary import summarize
 from composer_memprof.recorders.torch_private import (
     compilation,
-    custom_functions,
     graph_tasks,
     module_hooks,
     saved_tensor_hooks,
@@ -27,7 +26,7 @@ from composer_memprof.recorders.torch_private import (
 )
 
 #: The modules of ``torch_private`` that this needs.
-NEEDS = (saved_tensor_hooks, graph_tasks, custom_functions, module_hooks, compilation, tensors)
+NEEDS = (saved_tensor_hooks, graph_tasks, module_hooks, compilation, tensors)
 
 #: Keys of ``SavedTensors.unseen``.
 _GRADIENTS_OFF = 'gradients are off, so that nothing is saved'

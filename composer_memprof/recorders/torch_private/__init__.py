@@ -20,6 +20,9 @@ from typing import Any, Optional
 
 import torch
 
+#: The versions of torch that the callbacks were run on, and that have each name here unless it says otherwise.
+CHECKED = '2.6 to 2.15'
+
 
 class MissingTorchNameError(RuntimeError):
     """The installed torch lacks a private name that is needed here."""
@@ -31,7 +34,7 @@ class PrivateName:
 
     Args:
         path (str): dotted, from ``torch`` on: ``torch._C._current_graph_task_id``.
-        seen (str): the versions of torch that have it, as ``2.6 to 2.11``.
+        seen (str): the versions of torch that have it, as ``2.6 to 2.15``.
         module (str): the module of this package that looks it up.
         owner (Callable, optional): makes an object with the last part of ``path``, for a name that is found on
             instances only.
@@ -53,9 +56,7 @@ class PrivateName:
                 return getattr(self.owner(), self.path.rpartition('.')[2])
             return _look_up(self.path)
         except (AttributeError, ImportError, MissingTorchNameError) as error:
-            raise MissingTorchNameError(
-                f'torch {torch.__version__} has no {self.path} (seen in torch {self.seen})'
-            ) from error
+            raise MissingTorchNameError(_what_to_do([self])) from error
 
 
 def _look_up(path: str) -> Any:
@@ -73,12 +74,12 @@ def _look_up(path: str) -> Any:
 NAMES: list[PrivateName] = []
 
 
-def private(path: str, *, seen: str, module: str) -> Any:
+def private(path: str, *, seen: str = CHECKED, module: str) -> Any:
     """The object at ``path``, or a stand-in that raises :class:`MissingTorchNameError` when it is called or read.
 
     Args:
         path (str): dotted, from ``torch`` on.
-        seen (str): the versions of torch that have it.
+        seen (str): the versions of torch that have it, where it is not in all of ``CHECKED``.
         module (str): ``__name__`` of the caller.
     """
     name = PrivateName(path, seen, module)
@@ -89,12 +90,12 @@ def private(path: str, *, seen: str, module: str) -> Any:
         return _StandIn(str(error))
 
 
-def private_attribute(path: str, *, seen: str, module: str, owner: Optional[Callable[[], Any]] = None) -> Any:
+def private_attribute(path: str, *, seen: str = CHECKED, module: str, owner: Optional[Callable[[], Any]] = None) -> Any:
     """A function that reads an attribute of torch's objects: ``version_of(tensor)`` is ``tensor._version``.
 
     Args:
         path (str): the class's dotted path and the attribute: ``torch.Tensor._version``.
-        seen (str): the versions of torch that have it.
+        seen (str): the versions of torch that have it, where it is not in all of ``CHECKED``.
         module (str): ``__name__`` of the caller.
         owner (Callable, optional): makes an object with the attribute, where the class itself does not have it. Called
             by :func:`missing` only.
@@ -158,5 +159,10 @@ def require(*modules: ModuleType) -> None:
     """
     names = missing(*modules) if modules else []
     if names:
-        lacking = ', '.join(f'{name.path} (seen in torch {name.seen})' for name in names)
-        raise MissingTorchNameError(f'torch {torch.__version__} has no {lacking}')
+        raise MissingTorchNameError(_what_to_do(names))
+
+
+def _what_to_do(names: list[PrivateName]) -> str:
+    lacking = ', '.join(f'{name.path} (seen in torch {name.seen})' for name in names)
+    them = 'it' if len(names) == 1 else 'them'
+    return f'torch {torch.__version__} has no {lacking}; install a torch that has {them}, or a newer composer_memprof'

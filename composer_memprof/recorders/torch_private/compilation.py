@@ -7,12 +7,12 @@ from typing import Any
 from composer_memprof.recorders.torch_private import private, private_attribute
 
 #: The class of what ``torch.compile(module)`` returns.
-CompiledWrapper = private('torch._dynamo.OptimizedModule', seen='2.7 to 2.11', module=__name__)
-_compiled_call = private_attribute('torch.nn.Module._compiled_call_impl', seen='2.7 to 2.11', module=__name__)
+CompiledWrapper = private('torch._dynamo.OptimizedModule', module=__name__)
+_compiled_call = private_attribute('torch.nn.Module._compiled_call_impl', module=__name__)
 # torch replaces global variables of this module, so they are read from it each time.
-_eval_frame = private('torch._dynamo.eval_frame', seen='2.7 to 2.11', module=__name__)
-private('torch._dynamo.eval_frame._stance.stance', seen='2.7 to 2.11', module=__name__)
-private('torch._dynamo.eval_frame.cached_backends', seen='2.7 to 2.11', module=__name__)
+_eval_frame = private('torch._dynamo.eval_frame', module=__name__)
+private('torch._dynamo.eval_frame._stance.stance', module=__name__)
+private('torch._dynamo.eval_frame.cached_backends', module=__name__)
 
 
 def is_compiled_wrapper(module: Any) -> bool:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from composer_memprof.recorders.torch_private import private
 
 #: ``(enabled, context=…, stacks=…, max_entries=…)``: start recording, or stop with ``None``.
-record_memory_history = private('torch.cuda.memory._record_memory_history', seen='2.6 to 2.11', module=__name__)
+record_memory_history = private('torch.cuda.memory._record_memory_history', module=__name__)
 #: ``()``: the history and the segments as plain dicts, lists, strings and numbers.
-memory_snapshot = private('torch.cuda.memory._snapshot', seen='2.6 to 2.11', module=__name__)
+memory_snapshot = private('torch.cuda.memory._snapshot', module=__name__)
 #: ``(device)``: statistics; takes and releases the lock of the device's allocator.
-memory_stats = private('torch._C._cuda_memoryStats', seen='2.7 to 2.11', module=__name__)
+memory_stats = private('torch._C._cuda_memoryStats', module=__name__)
 #: ``(observer)``: call ``observer(device, requested, total, free)`` before each error. It cannot be removed.
-attach_out_of_memory_observer = private(
-    'torch._C._cuda_attach_out_of_memory_observer', seen='2.6 to 2.7', module=__name__
-)
+attach_out_of_memory_observer = private('torch._C._cuda_attach_out_of_memory_observer', module=__name__)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Optional
 
-from composer_memprof.recorders.torch_private import private
+import torch
 
-#: The code of ``torch.autograd.Function.apply``: a frame's ``f_code`` is compared with it. Gone from torch 2.14.
-APPLY_CODE = private('torch.autograd.Function.apply.__func__.__code__', seen='2.7 to 2.11', module=__name__)
+#: The code of ``torch.autograd.Function.apply``: a frame's ``f_code`` is compared with it. None from torch 2.14 on, where
+#: ``apply`` is written in C and leaves no frame; the name of the backward node has to do there.
+APPLY_CODE: Optional[CodeType] = getattr(getattr(torch.autograd.Function.apply, '__func__', None), '__code__', None)
 
 
 def function_name(frame: FrameType) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_memprof.recorders.torch_private import private
 
-_ITERATOR = private('torch.utils.data.dataloader._BaseDataLoaderIter', seen='2.6 to 2.11', module=__name__)
+_ITERATOR = private('torch.utils.data.dataloader._BaseDataLoaderIter', module=__name__)
 
 _listeners: list[Callable[[float], None]] = []
 _original: Any = None

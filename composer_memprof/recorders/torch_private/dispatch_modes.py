@@ -8,28 +8,23 @@ from typing import Any, Optional
 from composer_memprof.recorders.torch_private import private, private_attribute
 
 #: The base class of modes; ``__torch_dispatch__`` receives every operator.
-TorchDispatchMode = private('torch.utils._python_dispatch.TorchDispatchMode', seen='2.7 to 2.11', module=__name__)
+TorchDispatchMode = private('torch.utils._python_dispatch.TorchDispatchMode', module=__name__)
 #: ``()``: the active modes of this thread, the innermost last.
-mode_stack = private(
-    'torch.utils._python_dispatch._get_current_dispatch_mode_stack', seen='2.7 to 2.11', module=__name__
-)
+mode_stack = private('torch.utils._python_dispatch._get_current_dispatch_mode_stack', module=__name__)
 #: ``()``: the innermost one.
-current_mode = private('torch.utils._python_dispatch._get_current_dispatch_mode', seen='2.7 to 2.11', module=__name__)
+current_mode = private('torch.utils._python_dispatch._get_current_dispatch_mode', module=__name__)
 #: ``()``: takes the innermost one off the stack.
-pop_mode = private('torch.utils._python_dispatch._pop_mode', seen='2.7 to 2.11', module=__name__)
+pop_mode = private('torch.utils._python_dispatch._pop_mode', module=__name__)
 #: ``(mode)``: puts it on the stack.
-push_mode = private('torch.utils._python_dispatch._push_mode', seen='2.7 to 2.11', module=__name__)
+push_mode = private('torch.utils._python_dispatch._push_mode', module=__name__)
 #: ``()``: a context without any mode.
-disable_current_modes = private(
-    'torch.utils._python_dispatch._disable_current_modes', seen='2.7 to 2.11', module=__name__
-)
+disable_current_modes = private('torch.utils._python_dispatch._disable_current_modes', module=__name__)
 
 #: What a mode found below it when it was entered, and restores when it ends.
 _FLAGS = ('old_dispatch_mode_flags', 'old_non_infra_dispatch_mode_flags')
 for _flag in _FLAGS:
     private_attribute(
         f'torch.utils._python_dispatch.TorchDispatchMode.{_flag}',
-        seen='2.7 to 2.11',
         module=__name__,
         owner=TorchDispatchMode,
     )

@@ -21,10 +21,7 @@ def _namespace(name: str) -> Any:
 for _operator in (ALL_GATHER_COPY_IN, ALL_GATHER_COPY_OUT, REDUCE_SCATTER_COPY_IN):
     private_attribute(
         f'torch.ops.{_operator.replace("::", ".")}',
-        seen='2.7 to 2.11',
         module=__name__,
         owner=lambda: _namespace('fsdp'),
     )
-private_attribute(
-    'torch.ops.c10d._reduce_scatter_base_', seen='2.7 to 2.11', module=__name__, owner=lambda: _namespace('c10d')
-)
+private_attribute('torch.ops.c10d._reduce_scatter_base_', module=__name__, owner=lambda: _namespace('c10d'))

@@ -7,12 +7,12 @@ from typing import Optional
 from composer_memprof.recorders.torch_private import private, private_attribute
 
 #: ``()``: the number of this thread's backward pass, or -1 where none runs.
-current_graph_task_id = private('torch._C._current_graph_task_id', seen='2.7 to 2.11', module=__name__)
+current_graph_task_id = private('torch._C._current_graph_task_id', module=__name__)
 #: ``()``: the backward node that runs on this thread, or None.
-current_autograd_node = private('torch._C._current_autograd_node', seen='2.7 to 2.11', module=__name__)
+current_autograd_node = private('torch._C._current_autograd_node', module=__name__)
 #: ``()``: the sequence number of the next operation that is recorded for a backward pass.
-next_sequence_number = private('torch._C._autograd._get_sequence_nr', seen='2.7 to 2.11', module=__name__)
-private_attribute('torch._C._functions.AccumulateGrad._sequence_nr', seen='2.7 to 2.11', module=__name__)
+next_sequence_number = private('torch._C._autograd._get_sequence_nr', module=__name__)
+private_attribute('torch._C._functions.AccumulateGrad._sequence_nr', module=__name__)
 
 
 def in_backward() -> bool:

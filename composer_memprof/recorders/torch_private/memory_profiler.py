@@ -9,12 +9,10 @@ import torch
 from composer_memprof.recorders.torch_private import private, private_attribute
 from composer_memprof.vocabulary import UNKNOWN
 
-_Timeline = private('torch.profiler._memory_profiler.MemoryProfileTimeline', seen='2.6 to 2.11', module=__name__)
-_category_indices = private('torch.profiler._memory_profiler._CATEGORY_TO_INDEX', seen='2.6 to 2.11', module=__name__)
-private_attribute(
-    'torch.profiler._memory_profiler.MemoryProfileTimeline._coalesce_timeline', seen='2.6 to 2.11', module=__name__
-)
-private_attribute('torch.profiler.profile._memory_profile', seen='2.6 to 2.11', module=__name__)
+_Timeline = private('torch.profiler._memory_profiler.MemoryProfileTimeline', module=__name__)
+_category_indices = private('torch.profiler._memory_profiler._CATEGORY_TO_INDEX', module=__name__)
+private_attribute('torch.profiler._memory_profiler.MemoryProfileTimeline._coalesce_timeline', module=__name__)
+private_attribute('torch.profiler.profile._memory_profile', module=__name__)
 
 
 def memory_by_category(

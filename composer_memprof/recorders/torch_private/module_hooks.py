@@ -14,7 +14,7 @@ from composer_memprof.recorders.torch_private import private_attribute
 _BEFORE = ('_forward_pre_hooks', '_forward_pre_hooks_with_kwargs')
 _AFTER = ('_forward_hooks', '_forward_hooks_always_called')
 for _attribute in (*_BEFORE, *_AFTER):
-    private_attribute(f'torch.nn.Module.{_attribute}', seen='2.7 to 2.11', module=__name__, owner=nn.Module)
+    private_attribute(f'torch.nn.Module.{_attribute}', module=__name__, owner=nn.Module)
 
 
 def new_hook_id() -> int:

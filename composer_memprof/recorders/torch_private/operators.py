@@ -9,24 +9,22 @@ import torch
 from composer_memprof.recorders.torch_private import private, private_attribute
 
 #: One overload of an operator: ``torch.ops.aten.mm.default``.
-OpOverload = private('torch._ops.OpOverload', seen='2.7 to 2.11', module=__name__)
+OpOverload = private('torch._ops.OpOverload', module=__name__)
 #: The attribute of an overload that holds all overloads of its operator: ``torch.ops.aten.mm``.
 OVERLOAD_PACKET = '_overloadpacket'
 _SCHEMA = '_schema'
 for _attribute in (OVERLOAD_PACKET, _SCHEMA):
     private_attribute(
         f'torch._ops.OpOverload.{_attribute}',
-        seen='2.7 to 2.11',
         module=__name__,
         owner=lambda: torch.ops.aten.mm.default,
     )
 
-_higher_order = private('torch._ops._higher_order_ops', seen='2.7 to 2.11', module=__name__)
+_higher_order = private('torch._ops._higher_order_ops', module=__name__)
 #: The attribute of an operator that holds its rule for each class of dispatch modes.
 RULES_BY_MODE = 'python_key_table'
 private_attribute(
     f'torch._ops.HigherOrderOperator.{RULES_BY_MODE}',
-    seen='2.7 to 2.11',
     module=__name__,
     owner=lambda: next(iter(_higher_order.values())),
 )

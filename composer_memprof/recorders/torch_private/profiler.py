@@ -7,7 +7,7 @@ from typing import Any
 from composer_memprof.recorders.torch_private import private
 
 #: ``()``: True if a session of torch's profiler, anyone's, runs in this process.
-is_profiling = private('torch.autograd._profiler_enabled', seen='2.6 to 2.11', module=__name__)
+is_profiling = private('torch.autograd._profiler_enabled', module=__name__)
 
 
 def break_reference_cycle(profile: Any) -> None:

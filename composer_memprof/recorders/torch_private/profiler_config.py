@@ -5,4 +5,4 @@ from __future__ import annotations
 from composer_memprof.recorders.torch_private import private
 
 #: The class of ``torch.profiler.profile(experimental_config=…)``.
-ExperimentalConfig = private('torch._C._profiler._ExperimentalConfig', seen='2.6 to 2.11', module=__name__)
+ExperimentalConfig = private('torch._C._profiler._ExperimentalConfig', module=__name__)

@@ -9,8 +9,8 @@ import torch
 from composer_memprof.recorders.torch_private import MissingTorchNameError, private, private_attribute
 
 #: Enumeration with ``Allocation``, ``PyCall`` and ``PyCCall``, among others: compared with an event's ``tag``.
-EventType = private('torch._C._profiler._EventType', seen='2.6 to 2.11', module=__name__)
-private_attribute('torch._C._autograd._ProfilerResult.experimental_event_tree', seen='2.6 to 2.11', module=__name__)
+EventType = private('torch._C._profiler._EventType', module=__name__)
+private_attribute('torch._C._autograd._ProfilerResult.experimental_event_tree', module=__name__)
 #: The fields of events that are read, by the class that has them.
 _FIELDS = {
     '_ProfilerEvent': ('tag', 'children', 'start_time_ns', 'extra_fields'),
@@ -22,7 +22,7 @@ _FIELDS = {
 }
 for _class, _fields in _FIELDS.items():
     for _field in _fields:
-        private_attribute(f'torch._C._profiler.{_class}.{_field}', seen='2.6 to 2.11', module=__name__)
+        private_attribute(f'torch._C._profiler.{_class}.{_field}', module=__name__)
 
 
 def event_roots(profile: torch.profiler.profile) -> list[Any]:

@@ -9,21 +9,20 @@ import torch
 from composer_memprof.recorders.torch_private import is_found, private, private_attribute
 
 #: ``(pack, unpack)``: enters a pair of hooks.
-push_hooks = private('torch._C._autograd._push_saved_tensors_default_hooks', seen='2.7 to 2.11', module=__name__)
+push_hooks = private('torch._C._autograd._push_saved_tensors_default_hooks', module=__name__)
 #: ``()``: leaves the innermost pair.
-pop_hooks = private('torch._C._autograd._pop_saved_tensors_default_hooks', seen='2.7 to 2.11', module=__name__)
+pop_hooks = private('torch._C._autograd._pop_saved_tensors_default_hooks', module=__name__)
 #: ``()``: True unless hooks are switched off.
-hooks_are_enabled = private('torch._C._autograd._saved_tensors_hooks_is_enabled', seen='2.7 to 2.11', module=__name__)
+hooks_are_enabled = private('torch._C._autograd._saved_tensors_hooks_is_enabled', module=__name__)
 #: ``(message)``: switches hooks off. Raises RuntimeError where hooks are active, and switches them off all the same.
-disable_hooks = private('torch._C._autograd._saved_tensors_hooks_disable', seen='2.7 to 2.11', module=__name__)
+disable_hooks = private('torch._C._autograd._saved_tensors_hooks_disable', module=__name__)
 #: ``()``: switches hooks on again.
-enable_hooks = private('torch._C._autograd._saved_tensors_hooks_enable', seen='2.7 to 2.11', module=__name__)
+enable_hooks = private('torch._C._autograd._saved_tensors_hooks_enable', module=__name__)
 
-_skip_code = private('torch._dynamo.eval_frame.skip_code', seen='2.7 to 2.11', module=__name__)
+_skip_code = private('torch._dynamo.eval_frame.skip_code', module=__name__)
 for _attribute in ('pack_hook', 'unpack_hook'):
     private_attribute(
         f'torch.autograd.graph.saved_tensors_hooks.{_attribute}',
-        seen='2.7 to 2.11',
         module=__name__,
         owner=lambda: torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach),
     )

@@ -9,17 +9,17 @@ import torch
 from composer_memprof.recorders.torch_private import private, private_attribute
 
 #: ``(tensor)``: how many in-place operations have changed it.
-version_of = private_attribute('torch.Tensor._version', seen='2.7 to 2.11', module=__name__)
+version_of = private_attribute('torch.Tensor._version', module=__name__)
 #: ``(tensor)``: the tensor that it is a view of, or None.
-base_of = private_attribute('torch.Tensor._base', seen='2.7 to 2.11', module=__name__)
-_is_view = private('torch.Tensor._is_view', seen='2.6 to 2.11', module=__name__)
+base_of = private_attribute('torch.Tensor._base', module=__name__)
+_is_view = private('torch.Tensor._is_view', module=__name__)
 #: ``(storage)``: the address of torch's own object, the same for all Python objects of one storage.
-cdata_of = private_attribute('torch.UntypedStorage._cdata', seen='2.7 to 2.11', module=__name__)
+cdata_of = private_attribute('torch.UntypedStorage._cdata', module=__name__)
 
 #: The methods of a sparse COO tensor that return its parts; unlike the public ones they need not be coalesced.
 COO_PARTS = ('_indices', '_values')
 for _method in COO_PARTS:
-    private_attribute(f'torch.Tensor.{_method}', seen='2.7 to 2.11', module=__name__)
+    private_attribute(f'torch.Tensor.{_method}', module=__name__)
 
 #: The method by which the class of a wrapper, such as DTensor, is recognized.
 FLATTEN = '__tensor_flatten__'
@@ -31,8 +31,9 @@ def is_modified_view(tensor: torch.Tensor) -> bool:
 
 
 def inner_tensors(wrapper: Any) -> list[torch.Tensor]:
-    """The tensors that a wrapper holds."""
-    return [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+    """The tensors that a wrapper holds. From torch 2.12 on a DTensor lists its device mesh beside them."""
+    held = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
+    return [each for each in held if isinstance(each, torch.Tensor)]
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from composer_memprof.recorders.torch_private.compilation import CompiledWrapper
 
 #: Of activation checkpoints and of offloading to the CPU.
 _ActivationWrapper = private(
-    'torch.distributed.algorithms._checkpoint.checkpoint_wrapper.ActivationWrapper', seen='2.7 to 2.11', module=__name__
+    'torch.distributed.algorithms._checkpoint.checkpoint_wrapper.ActivationWrapper', module=__name__
 )
 
 
