@@ -487,6 +487,53 @@ def test_what_the_failed_batch_held_is_let_go() -> None:
     assert breaks.held() is None
 
 
+class RunsOut(Callback):
+    """The host has not enough memory in batch 5, for what nobody could give."""
+
+    def before_loss(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == 5:
+            torch.empty(1 << 58)
+
+
+def test_an_out_of_memory_error_that_the_user_caught_is_saved_before_the_user_goes_on() -> None:
+    trainer = make_trainer(MemorySnapshot(schedule={'skip': '99ba', 'active': '1ba'}, on_oom=True), RunsOut())
+    with contextlib.suppress(RuntimeError):
+        trainer.fit()
+    assert not torch.autograd._profiler_enabled(), 'nothing that follows is recorded'
+    trainer.close()
+    report = report_on(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
+    assert report.oom is not None and report.oom.requested == 1 << 60
+    assert "can't allocate memory" in report.error
+    assert 'fit' not in vars(trainer), 'the Trainer is as it was'
+
+
+def test_so_is_one_that_the_user_turned_into_another_error() -> None:
+    class Translates(RunsOut):
+        def before_loss(self, state: Any, logger: Any) -> None:
+            try:
+                super().before_loss(state, logger)
+            except RuntimeError as error:
+                raise ValueError('the batch is too large') from error
+
+    trainer = make_trainer(MemorySnapshot(on_oom=True), Translates())
+    with contextlib.suppress(ValueError):
+        trainer.fit()
+    trainer.close()
+    report = report_on(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
+    assert report.error == 'ValueError: the batch is too large' and report.oom is not None
+
+
+def test_each_fit_that_breaks_off_leaves_its_snapshot_and_another_error_leaves_none() -> None:
+    runs_out, breaks = RunsOut(), Breaks()
+    trainer = make_trainer(MemorySnapshot(schedule={'skip': '99ba', 'active': '1ba'}, on_oom=True), runs_out, breaks)
+    for expected in ('once', "can't allocate memory", "can't allocate memory"):
+        with pytest.raises(RuntimeError, match=expected):
+            trainer.fit()
+    trainer.close()
+    names = [entry.path for entry in entries(RUN, 'memory_snapshot')]
+    assert names == ['rank0.5.memory_snapshot.oom.pickle', 'rank0.5.memory_snapshot.oom.2.pickle']
+
+
 def test_a_fit_after_a_failed_one_saves_the_first_ones_snapshot_and_records_its_own() -> None:
     trainer = make_trainer(MemorySnapshot(schedule={'skip': '3ba', 'active': '1ba'}, on_exception=True), Breaks())
     with pytest.raises(RuntimeError, match='once'):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import Life
+from composer_memprof.callbacks.framework.broken_fit import watch_fit
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
@@ -118,6 +119,8 @@ class MemorySnapshot(PhasedCallback):
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
         self._standby_since = 0.0
+        #: Ends the watch for an exception that ends ``fit``.
+        self._end_watch: Callable[[], None] = lambda: None
         #: What ended the last fit, if it failed.
         self._failure: Optional[Failure] = None
 
@@ -126,6 +129,16 @@ class MemorySnapshot(PhasedCallback):
         #: Whether it records outside of windows too, on this rank. Decided at INIT.
         self.uses_standby = False
         self.kineto, self.resources = None, frozenset()
+
+    def init(self, state: State, logger: Logger) -> None:
+        self._end_watch()
+        super().init(state, logger)
+        if self.uses_standby:
+            self._end_watch = watch_fit(state, self.end_abandoned_recording)
+
+    def close(self, state: State, logger: Logger) -> None:
+        super().close(state, logger)
+        self._end_watch()
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
         if self._uses_allocator_history(state):
@@ -257,17 +270,18 @@ class MemorySnapshot(PhasedCallback):
     def _fit_failed(self, state: State) -> None:
         out_of_memory.remove_observer(self._out_of_memory)
         error = out_of_memory.pending_error()  # not kept: its frames hold the tensors of the failed batch
-        oom = out_of_memory.is_out_of_memory(error)
-        shortage = out_of_memory.parse_out_of_memory(error) if error is not None and oom else None
+        oom = out_of_memory.out_of_memory_in(error)
+        shortage = None if oom is None else out_of_memory.parse_out_of_memory(oom)
         self._failure = Failure(out_of_memory.describe_error(error), shortage)
-        wanted = not self._ooms if oom else self._on_exception  # the first out-of-memory snapshot tells most
+        # The first out-of-memory snapshot tells most.
+        wanted = self._on_exception if oom is None else not self._ooms
         if not self._standby.active or not wanted:
             self.yield_resources()  # an open window is saved as it is
             return
-        stamp = replace(self._windows.stamp('train', state), mark='.oom' if oom else '.exception')
+        stamp = replace(self._windows.stamp('train', state), mark='.exception' if oom is None else '.oom')
         try:
             with uninterrupted():
-                failure = 'out of memory' if oom else 'training failed'
+                failure = 'training failed' if oom is None else 'out of memory'
                 self._end(self._standby, state, stamp, failure)
         finally:
             exclusive.release(self._standby)
