@@ -65,8 +65,10 @@ class MemorySnapshot(PhasedCallback):
     """Records every allocation of a window, with its stack, as a snapshot that torch's viewer reads.
 
     Replaces :class:`composer.callbacks.MemorySnapshot`: the same parameters, with any number of windows. On a GPU it
-    records the allocator's history. On a CPU it records the profiler's allocation events, in the same format, without
-    memory allocated before the window. Each window writes ``.pickle``, a page ``.html`` and ``.summary.json``.
+    records the allocator's history. On a CPU it records the profiler's allocation events, in the same format; of memory
+    allocated before the window it has parameters, buffers, gradients, optimizer state, the batch and the last outputs,
+    and beside it the resident memory of the process. Each window writes ``.pickle``, a page ``.html`` and
+    ``.summary.json``.
 
     >>> from composer_memprof import MemorySnapshot
     >>> callback = MemorySnapshot(schedule={'skip': '10ba', 'active': '2ba', 'every': '1000ba'})
@@ -74,7 +76,7 @@ class MemorySnapshot(PhasedCallback):
     Args:
         skip_batches (int): batches before the window, counted from where the run starts. Default: ``1``.
         interval (int | str | Time): length of the window. Default: ``'3ba'``.
-        max_entries (int): events to keep on a GPU; beyond it the oldest are dropped. Default: ``100000``.
+        max_entries (int): events to keep; beyond it the oldest are dropped. Default: ``100000``.
         stacks (str): on a GPU, ``'python'``, or ``'all'`` for C++ frames too, which is slow. Default: ``'python'``.
         context (str): on a GPU, which events have stacks: ``'all'``, ``'alloc'``, ``'state'``. Default: ``'all'``.
         on_oom (bool): record outside of windows too, and save a snapshot when memory runs out, as ``….oom.pickle``; on
@@ -116,6 +118,7 @@ class MemorySnapshot(PhasedCallback):
         super().__init__(suffix=self.suffix, default_schedule=default_schedule, **shared)
         self._on_oom = on_oom
         self._on_exception = on_exception
+        self._max_entries = max_entries
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
         self._standby_since = 0.0
@@ -154,13 +157,15 @@ class MemorySnapshot(PhasedCallback):
         arguments = cpu_allocations.PROFILE_ARGUMENTS
         if self._uses_allocator_history(state):
             self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
-            self._window = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=True)
-            self._standby = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
+            self._window, self._standby = (
+                SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules, self._max_entries)
+                for follows_modules in (True, False)
+            )
         else:
             self.resources = frozenset({exclusive.KINETO, exclusive.PYTHON_STACKS})
             self.kineto = exclusive.kineto_for(self, self.earlier_callbacks(state), arguments)
-            self._window = SnapshotRecording(self.kineto, follows_modules=True)
-            self._standby = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
+            self._window = SnapshotRecording(self.kineto, True, self._max_entries)
+            self._standby = SnapshotRecording(KinetoRecorder(**arguments), False, self._max_entries)
         self.uses_standby = (self._on_oom or self._on_exception) and self.may_run_on(dist.get_global_rank())
         self._refuse_second_standby(state)
 

@@ -94,6 +94,9 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         error=notes.error,
         meta=notes.meta,
         notes_version=notes.version,
+        rss_peak=notes.rss_peak,
+        known_before=notes.known_before,
+        max_entries=notes.max_entries,
     )
 
 

@@ -204,6 +204,9 @@ class Snapshot:
         error (str): the error that it was taken for, or ``''``.
         meta (Meta): its origin.
         notes_version (int): of the format of our notes in the file.
+        rss_peak (int, optional): the most resident memory of the process that the recorder noted.
+        known_before (int, optional): bytes of blocks from before the recording that the recorder knew of.
+        max_entries (int, optional): the most events of a device that the recorder kept.
     """
 
     devices: list[DeviceHistory]
@@ -215,3 +218,6 @@ class Snapshot:
     error: str = ''
     meta: Meta = field(default_factory=Meta)
     notes_version: int = 1
+    rss_peak: Optional[int] = None
+    known_before: Optional[int] = None
+    max_entries: Optional[int] = None

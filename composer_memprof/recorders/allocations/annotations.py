@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from composer_memprof.recorders.allocations.standing_blocks import storages_of
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.model_hooks import Hook
-from composer_memprof.recorders.tensors import named_tensors_in, parts_of, tensors_in
+from composer_memprof.recorders.tensors import named_tensors_in, tensors_in
 from composer_memprof.recorders.torch_private import compilation, graph_tasks, tensors
 from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.tensors import is_modified_view
@@ -41,7 +42,7 @@ class Annotations:
     """
 
     def __init__(self) -> None:
-        self._phases, self._tensors, self._modules = (_newest_rows() for _ in range(3))
+        self._phases, self._tensors, self._modules, self._rss = (_newest_rows() for _ in range(4))
         self._hooks: list[Any] = []
         self._token = object()
         # The module that the backward pass is in, then the modules whose forward runs, innermost last.
@@ -59,6 +60,14 @@ class Annotations:
     def modules(self) -> list[_Row]:
         return _in_order_of_time(self._modules)
 
+    @property
+    def rss(self) -> list[_Row]:
+        return _in_order_of_time(self._rss)
+
+    def note_rss(self, size: int) -> None:
+        """The process has ``size`` bytes of resident memory now."""
+        self._rss.append([_now_us(), size])
+
     def mark(self, phase: str, batch: int) -> None:
         """``phase`` of ``batch`` starts now."""
         self._phases.append([_now_us(), batch, phase])
@@ -68,7 +77,7 @@ class Annotations:
 
     def see_model(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
         """Note the present addresses of parameters, buffers, gradients and optimizer state."""
-        self._see(_tensors_of(model, optimizers))
+        self._see(tensors_of(model, optimizers))
 
     def see_inputs(self, batch: Any) -> None:
         """Note the present addresses of a batch's tensors."""
@@ -140,11 +149,7 @@ class Annotations:
     def _see(self, found: Iterable[tuple[str, str, torch.Tensor]]) -> None:
         now = _now_us()
         for category, name, tensor in found:
-            try:
-                storages = [part.untyped_storage() for part in parts_of(tensor)]
-                places = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
-            except (RuntimeError, NotImplementedError, AttributeError):  # a tensor without storage
-                continue
+            places = [(storage.data_ptr(), storage.nbytes()) for storage in storages_of(tensor)]
             self._tensors.extend([now, address, size, category, name] for address, size in places if address)
 
 
@@ -172,9 +177,10 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _tensors_of(
+def tensors_of(
     model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Category, dotted name and tensor of each parameter, buffer, gradient and optimizer state."""
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         names[id(parameter)] = name
@@ -185,6 +191,5 @@ def _tensors_of(
         yield BUFFER, name, buffer
     for optimizer in optimizers:
         for owner, state in optimizer.state.items():
-            for key, value in state.items() if isinstance(state, dict) else ():
-                if isinstance(value, torch.Tensor):
-                    yield OPTIMIZER_STATE, f'{names.get(id(owner), "?")}.{key}', value
+            for name, tensor in named_tensors_in(state, names.get(id(owner), '?')):
+                yield OPTIMIZER_STATE, name, tensor
