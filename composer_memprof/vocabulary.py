@@ -16,6 +16,9 @@ BACKWARD = 'backward'
 OPTIMIZER = 'optimizer'
 CHECKPOINT = 'checkpoint'
 EVAL = 'eval'
+EVAL_FORWARD = 'eval forward'
+PREDICT = 'predict'
+PREDICT_FORWARD = 'predict forward'
 BETWEEN_PHASES = 'between phases'
 BETWEEN_BATCHES = 'between batches'
 
@@ -29,8 +32,13 @@ PHASES = (
     BETWEEN_PHASES,
     CHECKPOINT,
     EVAL,
+    EVAL_FORWARD,
+    PREDICT,
+    PREDICT_FORWARD,
     BETWEEN_BATCHES,
 )
+#: The forward of each stage.
+FORWARDS = (FORWARD, EVAL_FORWARD, PREDICT_FORWARD)
 
 #: In pages. Phases that are not here have ``UNKNOWN_COLOR``.
 PHASE_COLORS = {
@@ -39,6 +47,9 @@ PHASE_COLORS = {
     OPTIMIZER: '#54a24b',
     DATALOADER: '#cc5c5c',
     EVAL: '#7e68b0',
+    EVAL_FORWARD: '#4c78a8',
+    PREDICT: '#7e68b0',
+    PREDICT_FORWARD: '#4c78a8',
     CHECKPOINT: '#45ada8',
 }
 UNKNOWN_COLOR = '#969ca6'

@@ -460,6 +460,30 @@ def test_storages_that_stood_before_are_followed_to_their_free_and_not_kept_aliv
     assert len(standing.freed) == 2
 
 
+def test_in_an_evaluation_the_peak_lies_in_its_forward_and_batches_are_its_own() -> None:
+    model = Tied()
+    snapshot_of_eval = MemorySnapshot(schedule={'skip': '1ba', 'active': '2ba'}, stages=['eval'])
+    train(snapshot_of_eval, model=model, eval_dataloader=loader(4), batches=3)
+    snapshot = load_snapshot(RUN / 'rank0.3.memory_snapshot.eval3.pickle')
+    assert set(snapshot.phases.names) == {'eval', 'eval forward'}
+    assert set(snapshot.phases.batch.tolist()) == {1, 2}
+    (device,) = report_on(snapshot).devices
+    assert device.peak.phase == 'eval forward'
+    sizes = {share.category: share.bytes for share in device.peak.categories}
+    assert sizes['parameter'] == sum(4 * parameter.numel() for parameter in model.parameters())
+    assert sizes['input'] > 0
+
+
+def test_so_it_does_in_a_prediction() -> None:
+    trainer = make_trainer(MemorySnapshot(schedule={'active': '2ba'}, stages=['predict']))
+    trainer.predict(loader(3), return_outputs=False)
+    trainer.close()
+    (path,) = RUN.glob('*.predict2.pickle')
+    snapshot = load_snapshot(path)
+    assert set(snapshot.phases.names) == {'predict', 'predict forward'}
+    assert report_on(snapshot).devices[0].peak.phase == 'predict forward'
+
+
 # -- standing by --------------------------------------------------------------------------------------------------
 
 

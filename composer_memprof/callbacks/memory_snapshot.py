@@ -26,7 +26,7 @@ from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import Life
 from composer_memprof.callbacks.framework.broken_fit import watch_fit
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
-from composer_memprof.callbacks.framework.phases import PhasedCallback
+from composer_memprof.callbacks.framework.phases import BETWEEN, StagePhasedCallback
 from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
 from composer_memprof.messages import check_one_of, check_switches, must_be, warn
 from composer_memprof.recorders.allocations import cpu_allocations, out_of_memory
@@ -61,7 +61,7 @@ _STANDBY_S = 0.5
         *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception'),
     ),
 )
-class MemorySnapshot(PhasedCallback):
+class MemorySnapshot(StagePhasedCallback):
     """Records every allocation of a window, with its stack, as a snapshot that torch's viewer reads.
 
     Replaces :class:`composer.callbacks.MemorySnapshot`: the same parameters, with any number of windows. On a GPU it
@@ -186,7 +186,7 @@ class MemorySnapshot(PhasedCallback):
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del stamp  # unused
-        self._window.begin(state)
+        self._window.begin(state, BETWEEN[self._stage], self._batch(state))
 
     def _stop(self, state: State, stamp: Stamp) -> None:
         self._end(self._window, state, stamp)
@@ -195,9 +195,14 @@ class MemorySnapshot(PhasedCallback):
         self._window.cancel()
 
     def _phase_begins(self, phase: str, state: State) -> None:
-        recording = self._window if self._window.active else self._standby
-        if recording.active:
-            recording.mark(phase, state)
+        if self._window.active:
+            self._window.mark(phase, state, self._batch(state))
+        elif self._standby.active:
+            self._standby.mark(phase, state, state.timestamp.batch.value)
+
+    def _batch(self, state: State) -> int:
+        """The batch of the window's stage: during an evaluation or prediction the training's stands still."""
+        return state.timestamp.batch.value if self._stage == 'train' else self._windows.count(self._stage)
 
     def _end(self, recording: SnapshotRecording, state: State, stamp: Stamp, failure: str = '') -> None:
         try:
@@ -251,7 +256,7 @@ class MemorySnapshot(PhasedCallback):
         wanted = self._fitting and not self._standby.active and self._life is not Life.DISABLED
         if wanted and exclusive.claim_if_free(self, self._standby, state):
             self._standby_since = time.monotonic()
-            self._standby.begin(state)
+            self._standby.begin(state, BETWEEN['train'], state.timestamp.batch.value)
 
     def _after_batch(self, stage: str, state: State) -> None:
         super()._after_batch(stage, state)

@@ -23,7 +23,7 @@ from composer_memprof.vocabulary import (
     BACKWARD,
     CATEGORY_KEYS,
     DATALOADER,
-    FORWARD,
+    FORWARDS,
     GRADIENT,
     INPUT,
     OPTIMIZER,
@@ -105,11 +105,12 @@ class _Facts:
         allocated, freed = self._phase_rows
         return (allocated >= 0) & (allocated == freed)
 
-    def allocated_in(self, phase: str) -> np.ndarray:
+    def allocated_in(self, *names: str) -> np.ndarray:
         phases = self._snapshot.phases
-        if self._phase_rows is None or phase not in phases.names:
+        wanted = [number for number, name in enumerate(phases.names) if name in names]
+        if self._phase_rows is None or not wanted:
             return self._nothing
-        return np.append(phases.name, -1)[self._phase_rows[0]] == phases.names.index(phase)
+        return np.isin(np.append(phases.name, -1)[self._phase_rows[0]], wanted)
 
     @cached_property
     def allocated_in_last_batch(self) -> np.ndarray:
@@ -180,13 +181,13 @@ _RULES = (
     # By phases.
     _Rule(TEMPORARY, 'allocated and freed in the same phase', lambda of: of.freed_in_same_phase),
     _Rule(INPUT, 'allocated while a batch was loaded', lambda of: of.allocated_in(DATALOADER)),
-    _Rule(ACTIVATION, 'allocated in forward, freed in a later phase', lambda of: of.allocated_in(FORWARD) & of.freed),
+    _Rule(ACTIVATION, 'allocated in forward, freed in a later phase', lambda of: of.allocated_in(*FORWARDS) & of.freed),
     _Rule(
         ACTIVATION,
         'allocated in forward of the last batch, not freed',
-        lambda of: of.allocated_in(FORWARD) & of.allocated_in_last_batch,
+        lambda of: of.allocated_in(*FORWARDS) & of.allocated_in_last_batch,
     ),
-    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(FORWARD)),
+    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(*FORWARDS)),
     _Rule(GRADIENT, 'allocated in backward, kept after it', lambda of: of.allocated_in(BACKWARD)),
     _Rule(OPTIMIZER_STATE, 'allocated by the optimizer, not freed', lambda of: of.allocated_in(OPTIMIZER) & ~of.freed),
     _Rule(TEMPORARY, 'allocated by the optimizer, freed in a later phase', lambda of: of.allocated_in(OPTIMIZER)),

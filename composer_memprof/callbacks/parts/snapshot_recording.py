@@ -21,7 +21,7 @@ from composer_memprof.recorders.allocations.standing_blocks import StandingBlock
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.tensors import tensors_in
-from composer_memprof.vocabulary import BETWEEN_BATCHES, FORWARD
+from composer_memprof.vocabulary import FORWARDS
 
 #: The modules of ``torch_private`` that a recording needs.
 GPU_NEEDS = (*allocator_history.NEEDS, *out_of_memory.NEEDS, *snapshot_annotations.NEEDS)
@@ -48,10 +48,11 @@ class SnapshotRecording:
         self._standing: Optional[StandingBlocks] = None
         self._process: Optional[ProcessReader] = None
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: State, phase: str, batch: int) -> None:
+        """Start to record, in ``phase`` of ``batch``."""
         self.active = True
         self._annotations = Annotations()
-        self._annotations.mark(BETWEEN_BATCHES, state.timestamp.batch.value)
+        self._annotations.mark(phase, batch)
         self._annotations.see_model(state.model, state.optimizers)
         self._annotations.see_inputs(state.batch)
         if isinstance(self.source, KinetoRecorder):
@@ -64,11 +65,11 @@ class SnapshotRecording:
             self._annotations.follow_modules(state.model)
         self.source.start()
 
-    def mark(self, phase: str, state: State) -> None:
-        """``phase`` starts now."""
+    def mark(self, phase: str, state: State, batch: int) -> None:
+        """``phase`` of ``batch`` starts now."""
         if self.active:
-            self._annotations.mark(phase, state.timestamp.batch.value)
-            if phase == FORWARD:
+            self._annotations.mark(phase, batch)
+            if phase in FORWARDS:
                 self._annotations.see_inputs(state.batch)
             self._look()
 
