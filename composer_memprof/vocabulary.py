@@ -62,6 +62,11 @@ BUFFER = 'buffer'
 GRADIENT = 'gradient'
 OPTIMIZER_STATE = 'optimizer_state'
 ACTIVATION = 'activation'
+RECOMPUTED = 'recomputed_activation'
+UNSHARDED_PARAMETER = 'unsharded_parameter'
+UNSHARDED_GRADIENT = 'unsharded_gradient'
+ALL_GATHER = 'all_gather'
+REDUCE_SCATTER = 'reduce_scatter'
 INPUT = 'input'
 TEMPORARY = 'temporary'
 UNKNOWN = 'unknown'
@@ -90,6 +95,11 @@ MEMORY_CATEGORIES = (
     MemoryCategory(GRADIENT, 'gradient', 'Gradient', '#e49444'),
     MemoryCategory(OPTIMIZER_STATE, 'optimizer state', 'OptState', '#85b6b2'),
     MemoryCategory(ACTIVATION, 'activation', 'Activation', '#d1615d'),
+    MemoryCategory(RECOMPUTED, 'recomputed activation', '', '#e8a5a2'),
+    MemoryCategory(UNSHARDED_PARAMETER, 'unsharded parameter', 'UnshardedParam', '#2c4a6e'),
+    MemoryCategory(UNSHARDED_GRADIENT, 'unsharded gradient', 'UnshardedGrad', '#a8641d'),
+    MemoryCategory(ALL_GATHER, 'all-gather buffer', 'AllGather', '#b07aa1'),
+    MemoryCategory(REDUCE_SCATTER, 'reduce-scatter buffer', 'ReduceScatter', '#d7b5a6'),
     MemoryCategory(INPUT, 'input', 'Inputs', '#6a9f58'),
     MemoryCategory(TEMPORARY, 'temporary', 'Temp', '#e7ca60'),
     MemoryCategory(UNKNOWN, 'unknown', 'Other', '#a0a0a0'),

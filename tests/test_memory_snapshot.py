@@ -23,8 +23,11 @@ from composer.core import Callback, Time
 from composer.loggers import RemoteUploaderDownloader
 from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 from rich.console import Console
+from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import MemorySnapshot, TorchProfiler
+from composer_memprof.analysis.memory.categories import CATEGORIES, categories
+from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import human_bytes
@@ -482,6 +485,22 @@ def test_so_it_does_in_a_prediction() -> None:
     snapshot = load_snapshot(path)
     assert set(snapshot.phases.names) == {'predict', 'predict forward'}
     assert report_on(snapshot).devices[0].peak.phase == 'predict forward'
+
+
+@pytest.mark.parametrize('reentrant', [True, False])
+def test_what_activation_checkpointing_computes_again_has_a_name_of_its_own(reentrant: bool) -> None:
+    class Checkpointed(Regression):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return checkpoint(self.net, batch[0].requires_grad_(), use_reentrant=reentrant)
+
+    train(MemorySnapshot(), model=Checkpointed(), batches=5)
+    snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
+    (history,) = snapshot.devices
+    blocks = lifetimes(history)
+    found = categories(snapshot, history, blocks).category == CATEGORIES.index('recomputed_activation')
+    after_relu = 8 * 32 * 4
+    assert blocks.size[found].tolist().count(after_relu) == 3, 'one in each batch'
+    assert blocks.size[found].sum() < 3 * (after_relu + 100), 'what is freed while it is computed again is temporary'
 
 
 # -- standing by --------------------------------------------------------------------------------------------------

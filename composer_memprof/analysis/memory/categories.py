@@ -14,12 +14,13 @@ from functools import cached_property
 
 import numpy as np
 
-from composer_memprof.analysis.memory import stack_kinds
+from composer_memprof.analysis.memory import library_stacks, stack_kinds
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
 from composer_memprof.analysis.memory.phases import rows_at
 from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, DeviceHistory, Snapshot, Tensors
 from composer_memprof.vocabulary import (
     ACTIVATION,
+    ALL_GATHER,
     BACKWARD,
     CATEGORY_KEYS,
     DATALOADER,
@@ -29,9 +30,13 @@ from composer_memprof.vocabulary import (
     OPTIMIZER,
     OPTIMIZER_STATE,
     PARAMETER,
+    RECOMPUTED,
+    REDUCE_SCATTER,
     TEMPORARY,
     TENSOR_CATEGORIES,
     UNKNOWN,
+    UNSHARDED_GRADIENT,
+    UNSHARDED_PARAMETER,
 )
 
 #: In the order of their codes.
@@ -158,6 +163,28 @@ class _Facts:
         return bool(np.any(action > FREE_COMPLETED) and np.any(allocations > 0) and np.any(allocations == 0))
 
     @cached_property
+    def _purpose_of_stack(self) -> np.ndarray:
+        return library_stacks.purposes(self._snapshot.stacks)
+
+    @cached_property
+    def _stack_of_free(self) -> np.ndarray:
+        """0, the empty stack, for a block that was not freed."""
+        found = np.zeros(len(self._blocks), dtype=np.int32)
+        found[self.freed] = self._history.stack[self._blocks.freed[self.freed]]
+        return found
+
+    def allocated_for(self, purpose: int) -> np.ndarray:
+        return self._purpose_of_stack[self._blocks.stack] == purpose
+
+    def freed_for(self, purpose: int) -> np.ndarray:
+        return self._purpose_of_stack[self._stack_of_free] == purpose
+
+    @cached_property
+    def freed_in_backward(self) -> np.ndarray:
+        """Freed by the backward pass, or without a stack, as threads of the backward pass and of collectives do."""
+        return self.freed & ((self._stack_of_free == 0) | self.freed_by(stack_kinds.BACKWARD))
+
+    @cached_property
     def kept_until_zero_grad(self) -> np.ndarray:
         """Not freed, or freed by ``zero_grad``."""
         return ~self.freed | self.freed_by(stack_kinds.ZERO_GRAD)
@@ -178,6 +205,41 @@ def _holds_tensor(category: str) -> _Rule:
 
 _RULES = (
     *map(_holds_tensor, TENSOR_CATEGORIES),
+    # By stacks of libraries.
+    _Rule(ALL_GATHER, 'by stack: allocated to gather', lambda of: of.allocated_for(library_stacks.ALL_GATHER)),
+    _Rule(
+        UNSHARDED_PARAMETER,
+        'by stack: allocated by FSDP2 for a gathered parameter',
+        lambda of: of.allocated_for(library_stacks.UNSHARDED_PARAMETER),
+    ),
+    _Rule(
+        REDUCE_SCATTER,
+        'by stack: allocated to reduce and scatter',
+        lambda of: (
+            of.allocated_for(library_stacks.REDUCE_SCATTER)
+            | (of.allocated_for(library_stacks.REDUCTION) & (of.freed_in_same_phase | of.freed_in_backward))
+        ),
+    ),
+    _Rule(
+        GRADIENT,
+        'by stack: reduced and scattered by FSDP2, kept',
+        lambda of: of.allocated_for(library_stacks.REDUCTION),
+    ),
+    _Rule(
+        UNSHARDED_GRADIENT,
+        'by stack: freed by FSDP2 once it was reduced',
+        lambda of: of.freed_for(library_stacks.REDUCTION),
+    ),
+    _Rule(
+        UNSHARDED_GRADIENT,
+        'by stack: allocated by FSDP2 to add up gradients',
+        lambda of: of.allocated_for(library_stacks.UNSHARDED_GRADIENT),
+    ),
+    _Rule(
+        RECOMPUTED,
+        'by stack: computed again by activation checkpointing, kept until its backward',
+        lambda of: of.allocated_for(library_stacks.RECOMPUTATION) & ~of.freed_for(library_stacks.RECOMPUTATION),
+    ),
     # By phases.
     _Rule(TEMPORARY, 'allocated and freed in the same phase', lambda of: of.freed_in_same_phase),
     _Rule(INPUT, 'allocated while a batch was loaded', lambda of: of.allocated_in(DATALOADER)),

@@ -45,7 +45,7 @@ class StandingBlocks:
         storages: dict[int, torch.UntypedStorage] = {}
         for tensor in tensors:
             for storage in storages_of(tensor):
-                if storage.device.type == 'cpu' and storage.data_ptr():
+                if storage.device.type == 'cpu' and storage.nbytes():
                     storages[storage.data_ptr()] = storage
         #: Bytes by address.
         self.blocks: dict[int, int] = distinct((address, storage.nbytes()) for address, storage in storages.items())
