@@ -108,6 +108,6 @@ MEMORY_CATEGORIES = (
 CATEGORY_KEYS = tuple(category.key for category in MEMORY_CATEGORIES)
 CATEGORY_LABELS = {category.key: category.label for category in MEMORY_CATEGORIES}
 #: The categories of tensors whose addresses a recorder notes, in the order of their numbers.
-TENSOR_CATEGORIES = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT)
+TENSOR_CATEGORIES = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT, UNSHARDED_PARAMETER, UNSHARDED_GRADIENT)
 #: Only torch's profiler separates this category from activations.
 AUTOGRAD_DETAIL = MemoryCategory('autograd_detail', 'autograd detail', '', '#a87c9f')

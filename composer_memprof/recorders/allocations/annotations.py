@@ -21,12 +21,24 @@ from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.model_hooks import Hook
 from composer_memprof.recorders.tensors import named_tensors_in, tensors_in
 from composer_memprof.recorders.torch_private import compilation, graph_tasks, tensors
+from composer_memprof.recorders.torch_private import fsdp_parameters as fsdp_parameters_of_torch
+from composer_memprof.recorders.torch_private.fsdp_parameters import fsdp_parameters
 from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.tensors import is_modified_view
-from composer_memprof.vocabulary import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER
+from composer_memprof.vocabulary import (
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    UNSHARDED_GRADIENT,
+    UNSHARDED_PARAMETER,
+)
 
 #: The modules of ``torch_private`` that this one needs.
 NEEDS = (compilation, graph_tasks, tensors)
+#: What FSDP2 holds is noted with it, and left out without.
+FSDP2_NEEDS = (fsdp_parameters_of_torch,)
 #: Rows of each kind that are kept, the newest: a recording may never end.
 _MOST_ROWS = 100_000
 #: In a backward node's metadata: the recording whose hook is on the node.
@@ -182,11 +194,17 @@ def tensors_of(
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Category, dotted name and tensor of each parameter, buffer, gradient and optimizer state."""
     names: dict[int, str] = {}
-    for name, parameter in model.named_parameters():
+    sharded = list(fsdp_parameters(model))
+    for name, parameter in [*model.named_parameters(), *((each.name, each.sharded) for each in sharded)]:
         names[id(parameter)] = name
         yield PARAMETER, name, parameter
         if parameter.grad is not None:
             yield GRADIENT, name, parameter.grad
+    for each in sharded:  # while it is gathered, the whole parameter is the model's
+        for tensor in each.unsharded:
+            yield UNSHARDED_PARAMETER, each.name, tensor
+        for tensor in each.unsharded_gradients:
+            yield UNSHARDED_GRADIENT, each.name, tensor
     for name, buffer in model.named_buffers():
         yield BUFFER, name, buffer
     for optimizer in optimizers:

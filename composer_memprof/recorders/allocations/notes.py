@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 #: The snapshot's key for the notes.
 KEY = 'composer_memprof'
-#: Raised when a key changes its meaning. A snapshot without a version has version 1.
-VERSION = 1
+#: Raised when a key changes its meaning. A snapshot without a version has version 1; 2 has further categories of tensors.
+VERSION = 2
 
 
 @dataclass(frozen=True)
