@@ -16,6 +16,9 @@ BACKWARD = 'backward'
 OPTIMIZER = 'optimizer'
 CHECKPOINT = 'checkpoint'
 EVAL = 'eval'
+EVAL_FORWARD = 'eval forward'
+PREDICT = 'predict'
+PREDICT_FORWARD = 'predict forward'
 BETWEEN_PHASES = 'between phases'
 BETWEEN_BATCHES = 'between batches'
 
@@ -29,8 +32,13 @@ PHASES = (
     BETWEEN_PHASES,
     CHECKPOINT,
     EVAL,
+    EVAL_FORWARD,
+    PREDICT,
+    PREDICT_FORWARD,
     BETWEEN_BATCHES,
 )
+#: The forward of each stage.
+FORWARDS = (FORWARD, EVAL_FORWARD, PREDICT_FORWARD)
 
 #: In pages. Phases that are not here have ``UNKNOWN_COLOR``.
 PHASE_COLORS = {
@@ -39,6 +47,9 @@ PHASE_COLORS = {
     OPTIMIZER: '#54a24b',
     DATALOADER: '#cc5c5c',
     EVAL: '#7e68b0',
+    EVAL_FORWARD: '#4c78a8',
+    PREDICT: '#7e68b0',
+    PREDICT_FORWARD: '#4c78a8',
     CHECKPOINT: '#45ada8',
 }
 UNKNOWN_COLOR = '#969ca6'
@@ -51,6 +62,11 @@ BUFFER = 'buffer'
 GRADIENT = 'gradient'
 OPTIMIZER_STATE = 'optimizer_state'
 ACTIVATION = 'activation'
+RECOMPUTED = 'recomputed_activation'
+UNSHARDED_PARAMETER = 'unsharded_parameter'
+UNSHARDED_GRADIENT = 'unsharded_gradient'
+ALL_GATHER = 'all_gather'
+REDUCE_SCATTER = 'reduce_scatter'
 INPUT = 'input'
 TEMPORARY = 'temporary'
 WORKSPACE = 'workspace'
@@ -81,6 +97,11 @@ MEMORY_CATEGORIES = (
     MemoryCategory(GRADIENT, 'gradient', 'Gradient', '#e49444'),
     MemoryCategory(OPTIMIZER_STATE, 'optimizer state', 'OptState', '#85b6b2'),
     MemoryCategory(ACTIVATION, 'activation', 'Activation', '#d1615d'),
+    MemoryCategory(RECOMPUTED, 'recomputed activation', '', '#e8a5a2'),
+    MemoryCategory(UNSHARDED_PARAMETER, 'unsharded parameter', 'UnshardedParam', '#2c4a6e'),
+    MemoryCategory(UNSHARDED_GRADIENT, 'unsharded gradient', 'UnshardedGrad', '#a8641d'),
+    MemoryCategory(ALL_GATHER, 'all-gather buffer', 'AllGather', '#b07aa1'),
+    MemoryCategory(REDUCE_SCATTER, 'reduce-scatter buffer', 'ReduceScatter', '#d7b5a6'),
     MemoryCategory(INPUT, 'input', 'Inputs', '#6a9f58'),
     MemoryCategory(TEMPORARY, 'temporary', 'Temp', '#e7ca60'),
     MemoryCategory(WORKSPACE, 'cuBLAS workspace', '', '#b6992d'),
@@ -91,6 +112,6 @@ MEMORY_CATEGORIES = (
 CATEGORY_KEYS = tuple(category.key for category in MEMORY_CATEGORIES)
 CATEGORY_LABELS = {category.key: category.label for category in MEMORY_CATEGORIES}
 #: The categories of tensors whose addresses a recorder notes, in the order of their numbers.
-TENSOR_CATEGORIES = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT)
+TENSOR_CATEGORIES = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, INPUT, UNSHARDED_PARAMETER, UNSHARDED_GRADIENT)
 #: Only torch's profiler separates this category from activations.
 AUTOGRAD_DETAIL = MemoryCategory('autograd_detail', 'autograd detail', '', '#a87c9f')

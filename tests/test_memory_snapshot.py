@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import pickle
+import resource
 import shutil
 import warnings
 import weakref
@@ -21,17 +22,24 @@ import torch
 from composer.core import Callback, Time
 from composer.loggers import RemoteUploaderDownloader
 from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
+from rich.console import Console
+from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import MemorySnapshot, TorchProfiler
+from composer_memprof.analysis.memory.categories import CATEGORIES, categories
+from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.messages import human_bytes
 from composer_memprof.recorders.allocations import out_of_memory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.allocations.out_of_memory import is_out_of_memory, parse_out_of_memory
+from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import cuda_allocator
-from tests.conftest import entries, loader, make_trainer, train
+from composer_memprof.report.text.snapshot_tables import report_text
+from tests.conftest import FEATURES, Regression, entries, loader, make_trainer, train
 
 RUN = Path('test-run/torch_traces')
 
@@ -360,6 +368,141 @@ def test_a_compiled_model_is_not_hooked() -> None:
     assert annotations._hooks == []
 
 
+# -- what stood before the window ---------------------------------------------------------------------------------
+
+
+class Tied(Regression):
+    """Two layers share a weight, a buffer is a view of another, and the optimizer's state outweighs the activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = torch.nn.Linear(FEATURES, FEATURES), torch.nn.Linear(FEATURES, FEATURES)
+        second.weight = first.weight
+        self.net = torch.nn.Sequential(first, second, torch.nn.Linear(FEATURES, 512), torch.nn.Linear(512, 1))
+        self.register_buffer('table', torch.zeros(1000))
+        self.register_buffer('tail', self.table[500:])
+
+
+class Held(Callback):
+    """The bytes of the storages that are known between two batches, each once."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[int, int] = {}
+
+    def batch_start(self, state: Any, logger: Any) -> None:
+        tensors = [*state.model.parameters(), *state.model.buffers(), *state.batch, state.outputs, state.loss]
+        tensors += [parameter.grad for parameter in state.model.parameters()]
+        tensors += [value for values in state.optimizers[0].state.values() for value in values.values()]
+        storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        self.bytes[state.timestamp.batch.value] = sum(
+            {storage.data_ptr(): storage.nbytes() for storage in storages}.values()
+        )
+
+
+def test_on_a_cpu_the_peak_counts_what_stood_before_the_window_each_storage_once() -> None:
+    held, model = Held(), Tied()
+    train(held, MemorySnapshot(schedule={'skip': '3ba', 'active': '2ba'}), model=model)
+    report = report_on(load_snapshot(RUN / 'rank0.5.memory_snapshot.pickle'))
+    (device,) = report.devices
+    assert device.allocated_at_start == held.bytes[3] == held.bytes[4]
+    snapshot = pickle.loads((RUN / 'rank0.5.memory_snapshot.pickle').read_bytes())
+    running = peak = 0
+    for event in snapshot['device_traces'][0]:
+        running += {'alloc': 1, 'free_completed': -1}.get(event['action'], 0) * event['size']
+        peak = max(peak, running)
+    assert device.peak.bytes == held.bytes[3] + peak
+    sizes = {share.category: share.bytes for share in device.peak.categories}
+    parameters = sum(4 * parameter.numel() for parameter in model.parameters())
+    steps = 4 * len(list(model.parameters()))
+    assert (sizes['parameter'], sizes['gradient'], sizes['buffer']) == (parameters, parameters, 4000)
+    assert sizes['optimizer_state'] == 2 * parameters + steps
+    assert not {name for name, _ in model.named_parameters()} & {share.module for share in device.peak.modules}
+    assert any('of the memory that was allocated before the recording only parameters' in note for note in report.notes)
+
+
+def test_on_a_cpu_the_resident_memory_stands_beside_the_peak() -> None:
+    train(MemorySnapshot())
+    path = RUN / 'rank0.4.memory_snapshot.pickle'
+    (device,) = report_on(load_snapshot(path)).devices
+    assert device.rss_peak is not None
+    assert device.peak.bytes < device.rss_peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    shown = f'{human_bytes(device.rss_peak)} resident in the process (RSS)'
+    console = Console(file=io.StringIO(), width=200)
+    console.print(report_text(report_on(load_snapshot(path))))
+    assert (
+        console.file.getvalue().splitlines()[0]
+        == f'Peak of device 0: {human_bytes(device.peak.bytes)} allocated, {shown}'
+    )  # type: ignore[attr-defined]
+    assert 'resident in the process (RSS)' in (RUN / 'rank0.4.memory_snapshot.html').read_text()
+    assert json.loads((RUN / 'rank0.4.memory_snapshot.summary.json').read_text())['devices'][0]['rss_peak']
+
+
+def test_on_a_cpu_too_max_entries_keeps_the_last_events_and_all_that_is_allocated_at_the_end() -> None:
+    train(MemorySnapshot(), MemorySnapshot(max_entries=40, filename='last'))
+    everything, last = (load_snapshot(RUN / name) for name in ('rank0.4.memory_snapshot.pickle', 'last.pickle'))
+    assert len(last.devices[0].action) == 40 < len(everything.devices[0].action)
+    assert last.devices[0].address.tolist() == everything.devices[0].address[-40:].tolist()
+    ends = [report_on(snapshot).devices[0].allocated_at_end for snapshot in (everything, last)]
+    assert ends[0] == ends[1] > 0
+    (note,) = [note for note in report_on(last).notes if 'max_entries' in note]
+    assert 'last 40 events' in note
+    assert not any('max_entries' in note for note in report_on(everything).notes)
+
+
+def test_storages_that_stood_before_are_followed_to_their_free_and_not_kept_alive() -> None:
+    gone, resized, stays = (torch.zeros(size) for size in (10, 20, 30))
+    standing = StandingBlocks([gone, gone[5:], resized, stays, torch.zeros(8, device='meta')])
+    addresses = [tensor.data_ptr() for tensor in (gone, resized)]
+    assert sorted(standing.blocks.values()) == [40, 80, 120]
+    del gone
+    resized.untyped_storage().resize_(0)
+    standing.look()
+    assert [free.address for free in standing.freed] == addresses
+    standing.leave()
+    del stays
+    assert len(standing.freed) == 2
+
+
+def test_in_an_evaluation_the_peak_lies_in_its_forward_and_batches_are_its_own() -> None:
+    model = Tied()
+    snapshot_of_eval = MemorySnapshot(schedule={'skip': '1ba', 'active': '2ba'}, stages=['eval'])
+    train(snapshot_of_eval, model=model, eval_dataloader=loader(4), batches=3)
+    snapshot = load_snapshot(RUN / 'rank0.3.memory_snapshot.eval3.pickle')
+    assert set(snapshot.phases.names) == {'eval', 'eval forward'}
+    assert set(snapshot.phases.batch.tolist()) == {1, 2}
+    (device,) = report_on(snapshot).devices
+    assert device.peak.phase == 'eval forward'
+    sizes = {share.category: share.bytes for share in device.peak.categories}
+    assert sizes['parameter'] == sum(4 * parameter.numel() for parameter in model.parameters())
+    assert sizes['input'] > 0
+
+
+def test_so_it_does_in_a_prediction() -> None:
+    trainer = make_trainer(MemorySnapshot(schedule={'active': '2ba'}, stages=['predict']))
+    trainer.predict(loader(3), return_outputs=False)
+    trainer.close()
+    (path,) = RUN.glob('*.predict2.pickle')
+    snapshot = load_snapshot(path)
+    assert set(snapshot.phases.names) == {'predict', 'predict forward'}
+    assert report_on(snapshot).devices[0].peak.phase == 'predict forward'
+
+
+@pytest.mark.parametrize('reentrant', [True, False])
+def test_what_activation_checkpointing_computes_again_has_a_name_of_its_own(reentrant: bool) -> None:
+    class Checkpointed(Regression):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return checkpoint(self.net, batch[0].requires_grad_(), use_reentrant=reentrant)
+
+    train(MemorySnapshot(), model=Checkpointed(), batches=5)
+    snapshot = load_snapshot(RUN / 'rank0.4.memory_snapshot.pickle')
+    (history,) = snapshot.devices
+    blocks = lifetimes(history)
+    found = categories(snapshot, history, blocks).category == CATEGORIES.index('recomputed_activation')
+    after_relu = 8 * 32 * 4
+    assert blocks.size[found].tolist().count(after_relu) == 3, 'one in each batch'
+    assert blocks.size[found].sum() < 3 * (after_relu + 100), 'what is freed while it is computed again is temporary'
+
+
 # -- standing by --------------------------------------------------------------------------------------------------
 
 
@@ -485,6 +628,53 @@ def test_what_the_failed_batch_held_is_let_go() -> None:
     del trainer
     gc.collect()
     assert breaks.held() is None
+
+
+class RunsOut(Callback):
+    """The host has not enough memory in batch 5, for what nobody could give."""
+
+    def before_loss(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == 5:
+            torch.empty(1 << 58)
+
+
+def test_an_out_of_memory_error_that_the_user_caught_is_saved_before_the_user_goes_on() -> None:
+    trainer = make_trainer(MemorySnapshot(schedule={'skip': '99ba', 'active': '1ba'}, on_oom=True), RunsOut())
+    with contextlib.suppress(RuntimeError):
+        trainer.fit()
+    assert not torch.autograd._profiler_enabled(), 'nothing that follows is recorded'
+    trainer.close()
+    report = report_on(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
+    assert report.oom is not None and report.oom.requested == 1 << 60
+    assert "can't allocate memory" in report.error
+    assert 'fit' not in vars(trainer), 'the Trainer is as it was'
+
+
+def test_so_is_one_that_the_user_turned_into_another_error() -> None:
+    class Translates(RunsOut):
+        def before_loss(self, state: Any, logger: Any) -> None:
+            try:
+                super().before_loss(state, logger)
+            except RuntimeError as error:
+                raise ValueError('the batch is too large') from error
+
+    trainer = make_trainer(MemorySnapshot(on_oom=True), Translates())
+    with contextlib.suppress(ValueError):
+        trainer.fit()
+    trainer.close()
+    report = report_on(load_snapshot(RUN / 'rank0.5.memory_snapshot.oom.pickle'))
+    assert report.error == 'ValueError: the batch is too large' and report.oom is not None
+
+
+def test_each_fit_that_breaks_off_leaves_its_snapshot_and_another_error_leaves_none() -> None:
+    runs_out, breaks = RunsOut(), Breaks()
+    trainer = make_trainer(MemorySnapshot(schedule={'skip': '99ba', 'active': '1ba'}, on_oom=True), runs_out, breaks)
+    for expected in ('once', "can't allocate memory", "can't allocate memory"):
+        with pytest.raises(RuntimeError, match=expected):
+            trainer.fit()
+    trainer.close()
+    names = [entry.path for entry in entries(RUN, 'memory_snapshot')]
+    assert names == ['rank0.5.memory_snapshot.oom.pickle', 'rank0.5.memory_snapshot.oom.2.pickle']
 
 
 def test_a_fit_after_a_failed_one_saves_the_first_ones_snapshot_and_records_its_own() -> None:

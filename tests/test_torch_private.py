@@ -58,6 +58,7 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'allocator_history (MemorySnapshot)': allocator_history.NEEDS,
     'out_of_memory (MemorySnapshot)': out_of_memory.NEEDS,
     'annotations (MemorySnapshot)': annotations.NEEDS,
+    'annotations under FSDP2': annotations.FSDP2_NEEDS,
     'step_times (StepTimes)': data_wait.NEEDS,
     'cpu_allocations (MemorySnapshot on CPU)': cpu_allocations.NEEDS,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,8 +24,9 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import Life
+from composer_memprof.callbacks.framework.broken_fit import watch_fit
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
-from composer_memprof.callbacks.framework.phases import PhasedCallback
+from composer_memprof.callbacks.framework.phases import BETWEEN, StagePhasedCallback
 from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
 from composer_memprof.messages import check_one_of, check_switches, must_be, warn
 from composer_memprof.recorders.allocations import cpu_allocations, out_of_memory
@@ -60,12 +61,14 @@ _STANDBY_S = 0.5
         *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception'),
     ),
 )
-class MemorySnapshot(PhasedCallback):
+class MemorySnapshot(StagePhasedCallback):
     """Records every allocation of a window, with its stack, as a snapshot that torch's viewer reads.
 
     Replaces :class:`composer.callbacks.MemorySnapshot`: the same parameters, with any number of windows. On a GPU it
-    records the allocator's history. On a CPU it records the profiler's allocation events, in the same format, without
-    memory allocated before the window. Each window writes ``.pickle``, a page ``.html`` and ``.summary.json``.
+    records the allocator's history. On a CPU it records the profiler's allocation events, in the same format; of memory
+    allocated before the window it has parameters, buffers, gradients, optimizer state, the batch and the last outputs,
+    and beside it the resident memory of the process. Each window writes ``.pickle``, a page ``.html`` and
+    ``.summary.json``.
 
     >>> from composer_memprof import MemorySnapshot
     >>> callback = MemorySnapshot(schedule={'skip': '10ba', 'active': '2ba', 'every': '1000ba'})
@@ -73,7 +76,7 @@ class MemorySnapshot(PhasedCallback):
     Args:
         skip_batches (int): batches before the window, counted from where the run starts. Default: ``1``.
         interval (int | str | Time): length of the window. Default: ``'3ba'``.
-        max_entries (int): events to keep on a GPU; beyond it the oldest are dropped. Default: ``100000``.
+        max_entries (int): events to keep; beyond it the oldest are dropped. Default: ``100000``.
         stacks (str): on a GPU, ``'python'``, or ``'all'`` for C++ frames too, which is slow. Default: ``'python'``.
         context (str): on a GPU, which events have stacks: ``'all'``, ``'alloc'``, ``'state'``. Default: ``'all'``.
         on_oom (bool): record outside of windows too, and save a snapshot when memory runs out, as ``….oom.pickle``; on
@@ -116,9 +119,12 @@ class MemorySnapshot(PhasedCallback):
         super().__init__(suffix=self.suffix, default_schedule=default_schedule, **shared)
         self._on_oom = on_oom
         self._on_exception = on_exception
+        self._max_entries = max_entries
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
         self._standby_since = 0.0
+        #: Ends the watch for an exception that ends ``fit``.
+        self._end_watch: Callable[[], None] = lambda: None
         #: What ended the last fit, if it failed.
         self._failure: Optional[Failure] = None
 
@@ -127,6 +133,16 @@ class MemorySnapshot(PhasedCallback):
         #: Whether it records outside of windows too, on this rank. Decided at INIT.
         self.uses_standby = False
         self.kineto, self.resources = None, frozenset()
+
+    def init(self, state: State, logger: Logger) -> None:
+        self._end_watch()
+        super().init(state, logger)
+        if self.uses_standby:
+            self._end_watch = watch_fit(state, self.end_abandoned_recording)
+
+    def close(self, state: State, logger: Logger) -> None:
+        super().close(state, logger)
+        self._end_watch()
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
         if self._uses_allocator_history(state):
@@ -142,13 +158,15 @@ class MemorySnapshot(PhasedCallback):
         arguments = cpu_allocations.PROFILE_ARGUMENTS
         if self._uses_allocator_history(state):
             self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
-            self._window = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=True)
-            self._standby = SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules=False)
+            self._window, self._standby = (
+                SnapshotRecording(AllocatorHistory(*self._history_arguments), follows_modules, self._max_entries)
+                for follows_modules in (True, False)
+            )
         else:
             self.resources = frozenset({exclusive.KINETO, exclusive.PYTHON_STACKS})
             self.kineto = exclusive.kineto_for(self, self.earlier_callbacks(state), arguments)
-            self._window = SnapshotRecording(self.kineto, follows_modules=True)
-            self._standby = SnapshotRecording(KinetoRecorder(**arguments), follows_modules=False)
+            self._window = SnapshotRecording(self.kineto, True, self._max_entries)
+            self._standby = SnapshotRecording(KinetoRecorder(**arguments), False, self._max_entries)
         self.uses_standby = (self._on_oom or self._on_exception) and self.may_run_on(dist.get_global_rank())
         self._refuse_second_standby(state)
 
@@ -169,7 +187,7 @@ class MemorySnapshot(PhasedCallback):
 
     def _start(self, state: State, stamp: Stamp) -> None:
         del stamp  # unused
-        self._window.begin(state)
+        self._window.begin(state, BETWEEN[self._stage], self._batch(state))
 
     def _stop(self, state: State, stamp: Stamp) -> None:
         self._end(self._window, state, stamp)
@@ -178,9 +196,14 @@ class MemorySnapshot(PhasedCallback):
         self._window.cancel()
 
     def _phase_begins(self, phase: str, state: State) -> None:
-        recording = self._window if self._window.active else self._standby
-        if recording.active:
-            recording.mark(phase, state)
+        if self._window.active:
+            self._window.mark(phase, state, self._batch(state))
+        elif self._standby.active:
+            self._standby.mark(phase, state, state.timestamp.batch.value)
+
+    def _batch(self, state: State) -> int:
+        """The batch of the window's stage: during an evaluation or prediction the training's stands still."""
+        return state.timestamp.batch.value if self._stage == 'train' else self._windows.count(self._stage)
 
     def _end(self, recording: SnapshotRecording, state: State, stamp: Stamp, failure: str = '') -> None:
         try:
@@ -234,7 +257,7 @@ class MemorySnapshot(PhasedCallback):
         wanted = self._fitting and not self._standby.active and self._life is not Life.DISABLED
         if wanted and exclusive.claim_if_free(self, self._standby, state):
             self._standby_since = time.monotonic()
-            self._standby.begin(state)
+            self._standby.begin(state, BETWEEN['train'], state.timestamp.batch.value)
 
     def _after_batch(self, stage: str, state: State) -> None:
         super()._after_batch(stage, state)
@@ -258,17 +281,18 @@ class MemorySnapshot(PhasedCallback):
     def _fit_failed(self, state: State) -> None:
         out_of_memory.remove_observer(self._out_of_memory)
         error = out_of_memory.pending_error()  # not kept: its frames hold the tensors of the failed batch
-        oom = out_of_memory.is_out_of_memory(error)
-        shortage = out_of_memory.parse_out_of_memory(error) if error is not None and oom else None
+        oom = out_of_memory.out_of_memory_in(error)
+        shortage = None if oom is None else out_of_memory.parse_out_of_memory(oom)
         self._failure = Failure(out_of_memory.describe_error(error), shortage)
-        wanted = not self._ooms if oom else self._on_exception  # the first out-of-memory snapshot tells most
+        # The first out-of-memory snapshot tells most.
+        wanted = self._on_exception if oom is None else not self._ooms
         if not self._standby.active or not wanted:
             self.yield_resources()  # an open window is saved as it is
             return
-        stamp = replace(self._windows.stamp('train', state), mark='.oom' if oom else '.exception')
+        stamp = replace(self._windows.stamp('train', state), mark='.exception' if oom is None else '.oom')
         try:
             with uninterrupted():
-                failure = 'out of memory' if oom else 'training failed'
+                failure = 'training failed' if oom is None else 'out of memory'
                 self._end(self._standby, state, stamp, failure)
         finally:
             exclusive.release(self._standby)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Optional
 
@@ -11,6 +12,7 @@ from composer_memprof.analysis.memory.categories import CATEGORIES, RULES, Categ
 from composer_memprof.analysis.memory.frames import Place, places_of
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
 from composer_memprof.analysis.snapshot.model import Frame, Snapshot
+from composer_memprof.vocabulary import PARAMETER, TENSOR_CATEGORIES
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,10 @@ def attribute(snapshot: Snapshot, blocks: Lifetimes, categories: Categories) -> 
     if len(tensors):
         codes = {name: code for code, name in enumerate(modules)}
         owners = np.zeros(len(tensors.names), dtype=np.int32)
+        of_parameters = tensors.category == TENSOR_CATEGORIES.index(PARAMETER)
+        parameters = {tensors.names[number] for number in np.unique(tensors.name[of_parameters])}
         for number, name in enumerate(tensors.names):
-            owner = name.rpartition('.')[0]
+            owner = _owner(name, parameters)
             if owner not in codes:
                 codes[owner] = len(modules)
                 modules.append(owner)
@@ -164,6 +168,17 @@ def attribute(snapshot: Snapshot, blocks: Lifetimes, categories: Categories) -> 
         owner_of = np.where(categories.tensor >= 0, owners[tensors.name[categories.tensor]], 0)
         module = np.where(owner_of > 0, owner_of, module)
     return Attribution(blocks, categories, places, of_stack, of_stack[blocks.stack], module, modules)
+
+
+def _owner(name: str, parameters: Set[str]) -> str:
+    """The module of a tensor. An optimizer's state has the name of its parameter, then names of its own."""
+    owner = name.rpartition('.')[0]
+    outer = owner
+    while outer:
+        if outer in parameters:
+            return outer.rpartition('.')[0]
+        outer = outer.rpartition('.')[0]
+    return owner
 
 
 def _sums(keys: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from composer_memprof.analysis.memory import stack_kinds
+from composer_memprof.analysis.memory import library_stacks, stack_kinds
 from composer_memprof.analysis.memory.autocast_copies import copies_of_weights
 from composer_memprof.analysis.memory.gradient_sizes import GradientSizes, match_gradient_sizes
 from composer_memprof.analysis.memory.lifetimes import Lifetimes
@@ -23,19 +23,24 @@ from composer_memprof.analysis.memory.stack_times import NOT_KNOWN, StackTimes
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot, Tensors
 from composer_memprof.vocabulary import (
     ACTIVATION,
+    ALL_GATHER,
     AUTOCAST_COPY,
     BACKWARD,
     CATEGORY_KEYS,
     DATALOADER,
-    FORWARD,
+    FORWARDS,
     GRADIENT,
     INPUT,
     OPTIMIZER,
     OPTIMIZER_STATE,
     PARAMETER,
+    RECOMPUTED,
+    REDUCE_SCATTER,
     TEMPORARY,
     TENSOR_CATEGORIES,
     UNKNOWN,
+    UNSHARDED_GRADIENT,
+    UNSHARDED_PARAMETER,
     WORKSPACE,
 )
 
@@ -115,11 +120,12 @@ class _Facts:
         allocated, freed = self._phase_rows
         return (allocated >= 0) & (allocated == freed)
 
-    def allocated_in(self, phase: str) -> np.ndarray:
+    def allocated_in(self, *names: str) -> np.ndarray:
         phases = self._snapshot.phases
-        if self._phase_rows is None or phase not in phases.names:
+        wanted = [number for number, name in enumerate(phases.names) if name in names]
+        if self._phase_rows is None or not wanted:
             return self._nothing
-        return np.append(phases.name, -1)[self._phase_rows[0]] == phases.names.index(phase)
+        return np.isin(np.append(phases.name, -1)[self._phase_rows[0]], wanted)
 
     @cached_property
     def allocated_in_last_batch(self) -> np.ndarray:
@@ -195,6 +201,30 @@ class _Facts:
         dropped = self.freed_by(stack_kinds.AUTOCAST_EXIT)
         return copies_of_weights(self._history, self._blocks, dropped, kept, self._gradient)
 
+    # -- stacks of libraries
+
+    @cached_property
+    def _purpose_of_stack(self) -> np.ndarray:
+        return library_stacks.purposes(self._snapshot.stacks)
+
+    @cached_property
+    def _stack_of_free(self) -> np.ndarray:
+        """0, the empty stack, for a block that was not freed."""
+        found = np.zeros(len(self._blocks), dtype=np.int32)
+        found[self.freed] = self._history.stack[self._blocks.freed[self.freed]]
+        return found
+
+    def allocated_for(self, purpose: int) -> np.ndarray:
+        return self._purpose_of_stack[self._blocks.stack] == purpose
+
+    def freed_for(self, purpose: int) -> np.ndarray:
+        return self._purpose_of_stack[self._stack_of_free] == purpose
+
+    @cached_property
+    def freed_in_backward(self) -> np.ndarray:
+        """Freed by the backward pass, or without a stack, as threads of the backward pass and of collectives do."""
+        return self.freed & ((self._stack_of_free == 0) | self.freed_by(stack_kinds.BACKWARD))
+
 
 @dataclass(frozen=True)
 class _Rule:
@@ -222,16 +252,51 @@ _RULES = (
         "half of a gradient's size, in a call that copied a bias for autocast",
         lambda of: of.copied_with_bias,
     ),
+    # By stacks of libraries.
+    _Rule(ALL_GATHER, 'by stack: allocated to gather', lambda of: of.allocated_for(library_stacks.ALL_GATHER)),
+    _Rule(
+        UNSHARDED_PARAMETER,
+        'by stack: allocated by FSDP2 for a gathered parameter',
+        lambda of: of.allocated_for(library_stacks.UNSHARDED_PARAMETER),
+    ),
+    _Rule(
+        REDUCE_SCATTER,
+        'by stack: allocated to reduce and scatter',
+        lambda of: (
+            of.allocated_for(library_stacks.REDUCE_SCATTER)
+            | (of.allocated_for(library_stacks.REDUCTION) & (of.freed_in_same_phase | of.freed_in_backward))
+        ),
+    ),
+    _Rule(
+        GRADIENT,
+        'by stack: reduced and scattered by FSDP2, kept',
+        lambda of: of.allocated_for(library_stacks.REDUCTION),
+    ),
+    _Rule(
+        UNSHARDED_GRADIENT,
+        'by stack: freed by FSDP2 once it was reduced',
+        lambda of: of.freed_for(library_stacks.REDUCTION),
+    ),
+    _Rule(
+        UNSHARDED_GRADIENT,
+        'by stack: allocated by FSDP2 to add up gradients',
+        lambda of: of.allocated_for(library_stacks.UNSHARDED_GRADIENT),
+    ),
+    _Rule(
+        RECOMPUTED,
+        'by stack: computed again by activation checkpointing, kept until its backward',
+        lambda of: of.allocated_for(library_stacks.RECOMPUTATION) & ~of.freed_for(library_stacks.RECOMPUTATION),
+    ),
     # By phases.
     _Rule(TEMPORARY, 'allocated and freed in the same phase', lambda of: of.freed_in_same_phase),
     _Rule(INPUT, 'allocated while a batch was loaded', lambda of: of.allocated_in(DATALOADER)),
-    _Rule(ACTIVATION, 'allocated in forward, freed in a later phase', lambda of: of.allocated_in(FORWARD) & of.freed),
+    _Rule(ACTIVATION, 'allocated in forward, freed in a later phase', lambda of: of.allocated_in(*FORWARDS) & of.freed),
     _Rule(
         ACTIVATION,
         'allocated in forward of the last batch, not freed',
-        lambda of: of.allocated_in(FORWARD) & of.allocated_in_last_batch,
+        lambda of: of.allocated_in(*FORWARDS) & of.allocated_in_last_batch,
     ),
-    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(FORWARD)),
+    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(*FORWARDS)),
     _Rule(GRADIENT, 'allocated in backward, kept after it', lambda of: of.allocated_in(BACKWARD)),
     _Rule(OPTIMIZER_STATE, 'allocated by the optimizer, not freed', lambda of: of.allocated_in(OPTIMIZER) & ~of.freed),
     _Rule(TEMPORARY, 'allocated by the optimizer, freed in a later phase', lambda of: of.allocated_in(OPTIMIZER)),

@@ -49,6 +49,7 @@ class DeviceReport:
         growth (Growth): from batch to batch, and what was left.
         at_failure (Peak, optional): what was allocated when the training failed: before the ``oom`` event, else at
             the end of the recording. None if the snapshot was not taken for a failure.
+        rss_peak (int, optional): on a CPU, the most resident memory of the process at the start of a phase.
     """
 
     device: int
@@ -64,6 +65,7 @@ class DeviceReport:
     pools: list[Pool]
     growth: Growth
     at_failure: Optional[Peak] = None
+    rss_peak: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def _device(
         pools=[] if reserved is None else pools(history),
         growth=growth(snapshot, history, attribution),
         at_failure=_at_failure(snapshot, history, attribution),
+        rss_peak=snapshot.rss_peak,
     )
 
 
@@ -138,7 +141,17 @@ def notes_of(snapshot: Snapshot) -> list[str]:
         notes.append('A CPU has no caching allocator, so there is no reserved memory.')
         notes.append(
             'On a CPU, memory that was allocated before the recording is counted only if it was freed during it.'
+            if snapshot.known_before is None
+            else 'On a CPU, of the memory that was allocated before the recording only parameters, buffers, gradients, '
+            'optimizer state, the batch and the last outputs are counted.'
         )
+    if snapshot.max_entries is not None:
+        notes += [
+            f'The recording kept its last {snapshot.max_entries} events of device {history.device} (max_entries); of '
+            'what came before, only blocks that outlived it are known.'
+            for history in snapshot.devices
+            if len(history.action) >= snapshot.max_entries
+        ]
     return notes
 
 

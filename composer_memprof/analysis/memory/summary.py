@@ -105,6 +105,7 @@ class DeviceSummary:
     largest_hole: Optional[int]
     steady: Optional[bool]
     growing: list[GrowthSummary]
+    rss_peak: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ def _device(device: DeviceReport, places: int) -> DeviceSummary:
         largest_hole=None if lost is None else lost.largest_hole,
         steady=device.growth.steady,
         growing=[GrowthSummary(place.per_batch, _at(place)) for place in device.growth.growing[: min(places, 3)]],
+        rss_peak=device.rss_peak,
     )
 
 

@@ -99,6 +99,9 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         meta=notes.meta,
         notes_version=notes.version,
         ignored=dict(ignored),
+        rss_peak=notes.rss_peak,
+        known_before=notes.known_before,
+        max_entries=notes.max_entries,
     )
 
 

@@ -207,6 +207,9 @@ class Snapshot:
         meta (Meta): its origin.
         notes_version (int): of the format of our notes in the file.
         ignored (dict[str, int]): the number of events of each action that is not known here, which were left out.
+        rss_peak (int, optional): the most resident memory of the process that the recorder noted.
+        known_before (int, optional): bytes of blocks from before the recording that the recorder knew of.
+        max_entries (int, optional): the most events of a device that the recorder kept.
     """
 
     devices: list[DeviceHistory]
@@ -219,3 +222,6 @@ class Snapshot:
     meta: Meta = field(default_factory=Meta)
     notes_version: int = 1
     ignored: dict[str, int] = field(default_factory=dict)
+    rss_peak: Optional[int] = None
+    known_before: Optional[int] = None
+    max_entries: Optional[int] = None

@@ -56,6 +56,9 @@ class Notes:
     modules: ModuleMarks
     error: str
     oom: Optional[OutOfMemory]
+    rss_peak: Optional[int]
+    known_before: Optional[int]
+    max_entries: Optional[int]
 
 
 def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
@@ -89,11 +92,14 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
         modules=part(lambda notes: _module_marks(notes, modules)),
         error=part(lambda notes: text(notes, 'error')),
         oom=part(_oom),
+        rss_peak=part(_rss_peak),
+        known_before=part(lambda notes: _whole_or_none(notes, 'known_before')),
+        max_entries=part(lambda notes: _whole_or_none(notes, 'max_entries')),
     )
 
 
 def _meta(notes: dict[str, Any]) -> Meta:
-    rank = None if notes.get('rank') is None else whole(notes, 'rank')
+    rank = _whole_or_none(notes, 'rank')
     return Meta(text(notes, 'device'), text(notes, 'torch'), text(notes, 'recorder'), rank)
 
 
@@ -138,11 +144,18 @@ def _oom(notes: dict[str, Any]) -> Optional[OutOfMemory]:
         return None
     if type(oom) is not dict:
         raise SnapshotError(f'its oom must be a mapping, not {shown(oom)}')
-    numbers = {
-        key: None if oom.get(key) is None else whole(oom, key)
-        for key in ('device', 'requested', 'allocated', 'reserved', 'free', 'total')
-    }
+    keys = ('device', 'requested', 'allocated', 'reserved', 'free', 'total')
+    numbers = {key: _whole_or_none(oom, key) for key in keys}
     return OutOfMemory(**numbers, message=text(oom, 'message') or None)
+
+
+def _rss_peak(notes: dict[str, Any]) -> Optional[int]:
+    rows = rows_of(notes.get('rss'), 'rss', 2)
+    return int(whole_numbers([row[1] for row in rows], 'rss').max()) if rows else None
+
+
+def _whole_or_none(values: dict[str, Any], key: str) -> Optional[int]:
+    return None if values.get(key) is None else whole(values, key)
 
 
 def _ascending(times_us: list[Any], what: str) -> np.ndarray:

@@ -13,9 +13,15 @@ from composer_memprof.vocabulary import (
     CHECKPOINT,
     DATALOADER,
     EVAL,
+    EVAL_FORWARD,
     FORWARD,
     OPTIMIZER,
+    PREDICT,
+    PREDICT_FORWARD,
 )
+
+#: The phase between the batches of each stage.
+BETWEEN = {'train': BETWEEN_BATCHES, 'eval': EVAL, 'predict': PREDICT}
 
 
 class PhasedCallback(ProfilingCallback):
@@ -63,4 +69,40 @@ class PhasedCallback(ProfilingCallback):
 
     def eval_end(self, state: State, logger: Logger) -> None:
         super().eval_end(state, logger)
+        self._phase_begins(BETWEEN_BATCHES, state)
+
+
+class StagePhasedCallback(PhasedCallback):
+    """Tells the forward of an evaluation or a prediction from the rest of it."""
+
+    def eval_batch_start(self, state: State, logger: Logger) -> None:
+        super().eval_batch_start(state, logger)
+        self._phase_begins(EVAL, state)
+
+    def eval_before_forward(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._phase_begins(EVAL_FORWARD, state)
+
+    def eval_after_forward(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._phase_begins(EVAL, state)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        self._phase_begins(PREDICT, state)
+        super().predict_start(state, logger)
+
+    def predict_batch_start(self, state: State, logger: Logger) -> None:
+        super().predict_batch_start(state, logger)
+        self._phase_begins(PREDICT, state)
+
+    def predict_before_forward(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._phase_begins(PREDICT_FORWARD, state)
+
+    def predict_after_forward(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._phase_begins(PREDICT, state)
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        super().predict_end(state, logger)
         self._phase_begins(BETWEEN_BATCHES, state)

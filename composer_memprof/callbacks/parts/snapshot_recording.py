@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Optional
 
+import torch
 from composer.core import State
 from composer.utils import dist
 
@@ -16,9 +17,12 @@ from composer_memprof.recorders.allocations import annotations as snapshot_annot
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
+from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
+from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.modules.names import named_modules
-from composer_memprof.vocabulary import BETWEEN_BATCHES, FORWARD
+from composer_memprof.recorders.tensors import tensors_in
+from composer_memprof.vocabulary import FORWARDS
 
 #: The modules of ``torch_private`` that a recording needs.
 GPU_NEEDS = (*allocator_history.NEEDS, *out_of_memory.NEEDS, *snapshot_annotations.NEEDS)
@@ -33,41 +37,63 @@ class SnapshotRecording:
     Args:
         source (KinetoRecorder | AllocatorHistory): the recorder.
         follows_modules (bool): on a GPU, note which module runs, by hooks on the model. On a CPU the profiler does.
+        max_entries (int): events that the snapshot keeps.
     """
 
-    def __init__(self, source: KinetoRecorder | AllocatorHistory, follows_modules: bool) -> None:
+    def __init__(self, source: KinetoRecorder | AllocatorHistory, follows_modules: bool, max_entries: int) -> None:
         self.source = source
         self.active = False
         self._follows_modules = follows_modules
+        self._max_entries = max_entries
         self._annotations = Annotations()
+        self._standing: Optional[StandingBlocks] = None
+        self._process: Optional[ProcessReader] = None
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: State, phase: str, batch: int) -> None:
+        """Start to record, in ``phase`` of ``batch``."""
         self.active = True
         self._annotations = Annotations()
-        self._annotations.mark(BETWEEN_BATCHES, state.timestamp.batch.value)
+        self._annotations.mark(phase, batch)
         self._annotations.see_model(state.model, state.optimizers)
+        self._annotations.see_inputs(state.batch)
         if isinstance(self.source, KinetoRecorder):
+            self._standing = StandingBlocks(_tensors_held(state))
+            self._process = ProcessReader()
+            self._note_rss()
             self.source.start(self)
             return
         if self._follows_modules:
             self._annotations.follow_modules(state.model)
         self.source.start()
 
-    def mark(self, phase: str, state: State) -> None:
-        """``phase`` starts now."""
+    def mark(self, phase: str, state: State, batch: int) -> None:
+        """``phase`` of ``batch`` starts now."""
         if self.active:
-            self._annotations.mark(phase, state.timestamp.batch.value)
-            if phase == FORWARD:
+            self._annotations.mark(phase, batch)
+            if phase in FORWARDS:
                 self._annotations.see_inputs(state.batch)
+            self._look()
 
     def end(self, state: State, failure: Optional[Failure] = None) -> Make:
         """End the recording. On a GPU, make or fork the snapshot before :meth:`release`."""
-        self.active = False
-        self._annotations.leave_modules()
+        self._look()
+        standing = self._standing
+        self._leave()
         if isinstance(self.source, KinetoRecorder):
             modules = {id(module): name for name, module in named_modules(state.model, with_wrappers=True)}
-            make: Make = functools.partial(cpu_allocations.snapshot_of, self.source.stop(self), modules)
-            return self._annotated(make, cpu_allocations.NOTES, state, failure)
+            make: Make = functools.partial(
+                cpu_allocations.snapshot_of,
+                self.source.stop(self),
+                modules,
+                standing=standing,
+                max_entries=self._max_entries,
+            )
+            notes = replace(
+                cpu_allocations.NOTES,
+                rss=self._annotations.rss,
+                known_before=standing.bytes if standing is not None else None,
+            )
+            return self._annotated(make, notes, state, failure)
         return self._annotated(self.source.take, allocator_history.NOTES, state, failure)
 
     def release(self) -> None:
@@ -82,9 +108,28 @@ class SnapshotRecording:
 
     def cancel(self) -> None:
         """Cancel a warm-up or a recording."""
+        self._leave()
+        self.source.cancel()
+
+    def _leave(self) -> None:
         self.active = False
         self._annotations.leave_modules()
-        self.source.cancel()
+        standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.leave()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _look(self) -> None:
+        """On a CPU: note what the profiler does not report."""
+        self._note_rss()
+        if self._standing is not None:
+            self._standing.look()
+
+    def _note_rss(self) -> None:
+        if self._process is not None:
+            self._annotations.note_rss(self._process.rss())
 
     def _annotated(self, make: Make, notes: SnapshotNotes, state: State, failure: Optional[Failure]) -> Make:
         annotations = self._annotations
@@ -95,8 +140,16 @@ class SnapshotRecording:
             phases=annotations.phases,
             tensors=annotations.tensors,
             modules=annotations.modules,
+            max_entries=self._max_entries,
         )
         return functools.partial(_make_with_notes, make, notes.with_failure(failure))
+
+
+def _tensors_held(state: State) -> Iterator[torch.Tensor]:
+    """The tensors that the model, the optimizers and Composer hold between batches."""
+    for _, _, tensor in snapshot_annotations.tensors_of(state.model, state.optimizers):
+        yield tensor
+    yield from tensors_in((state.batch, state.outputs, state.loss))
 
 
 def _make_with_notes(make: Make, notes: SnapshotNotes) -> dict[str, Any]:

@@ -16,17 +16,30 @@ from typing import Any
 
 import torch
 
+from composer_memprof.recorders.allocations.standing_blocks import storages_of
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.model_hooks import Hook
 from composer_memprof.recorders.modules.names import named_buffers, named_modules, named_parameters
-from composer_memprof.recorders.tensors import named_tensors_in, parts_of, tensors_in
+from composer_memprof.recorders.tensors import named_tensors_in, tensors_in
 from composer_memprof.recorders.torch_private import compilation, graph_tasks, tensors
+from composer_memprof.recorders.torch_private import fsdp_parameters as fsdp_parameters_of_torch
+from composer_memprof.recorders.torch_private.fsdp_parameters import fsdp_parameters
 from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.tensors import is_modified_view
-from composer_memprof.vocabulary import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER
+from composer_memprof.vocabulary import (
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    UNSHARDED_GRADIENT,
+    UNSHARDED_PARAMETER,
+)
 
 #: The modules of ``torch_private`` that this one needs.
 NEEDS = (compilation, graph_tasks, tensors)
+#: What FSDP2 holds is noted with it, and left out without.
+FSDP2_NEEDS = (fsdp_parameters_of_torch,)
 #: Rows of each kind that are kept, the newest: a recording may never end.
 _MOST_ROWS = 100_000
 #: In a backward node's metadata: the recording whose hook is on the node.
@@ -42,7 +55,7 @@ class Annotations:
     """
 
     def __init__(self) -> None:
-        self._phases, self._tensors, self._modules = (_newest_rows() for _ in range(3))
+        self._phases, self._tensors, self._modules, self._rss = (_newest_rows() for _ in range(4))
         self._hooks: list[Any] = []
         self._token = object()
         # The module that the backward pass is in, then the modules whose forward runs, innermost last.
@@ -60,6 +73,14 @@ class Annotations:
     def modules(self) -> list[_Row]:
         return _in_order_of_time(self._modules)
 
+    @property
+    def rss(self) -> list[_Row]:
+        return _in_order_of_time(self._rss)
+
+    def note_rss(self, size: int) -> None:
+        """The process has ``size`` bytes of resident memory now."""
+        self._rss.append([_now_us(), size])
+
     def mark(self, phase: str, batch: int) -> None:
         """``phase`` of ``batch`` starts now."""
         self._phases.append([_now_us(), batch, phase])
@@ -69,7 +90,7 @@ class Annotations:
 
     def see_model(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
         """Note the present addresses of parameters, buffers, gradients and optimizer state."""
-        self._see(_tensors_of(model, optimizers))
+        self._see(tensors_of(model, optimizers))
 
     def see_inputs(self, batch: Any) -> None:
         """Note the present addresses of a batch's tensors."""
@@ -141,11 +162,7 @@ class Annotations:
     def _see(self, found: Iterable[tuple[str, str, torch.Tensor]]) -> None:
         now = _now_us()
         for category, name, tensor in found:
-            try:
-                storages = [part.untyped_storage() for part in parts_of(tensor)]
-                places = [(storage.data_ptr(), storage.nbytes()) for storage in storages]
-            except (RuntimeError, NotImplementedError, AttributeError):  # a tensor without storage
-                continue
+            places = [(storage.data_ptr(), storage.nbytes()) for storage in storages_of(tensor)]
             self._tensors.extend([now, address, size, category, name] for address, size in places if address)
 
 
@@ -173,19 +190,30 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _tensors_of(
+def tensors_of(
     model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    names: dict[int, str] = {}
-    for name, parameter in named_parameters(model):
-        names[id(parameter)] = name
-        yield PARAMETER, name, parameter
+    """Category, dotted name and tensor of each parameter, buffer, gradient and optimizer state."""
+    parameters = list(named_parameters(model))
+    sharded = list(fsdp_parameters(model))
+    names = {id(parameter): name for name, parameter in parameters}
+    for each in sharded:  # the model has one of the two forms now; the name is its
+        found = [names[id(form)] for form in (each.sharded, *each.unsharded) if id(form) in names]
+        names[id(each.sharded)] = found[0] if found else each.name
+    for parameter in {
+        id(one): one for one in [*(one for _, one in parameters), *(each.sharded for each in sharded)]
+    }.values():
+        yield PARAMETER, names[id(parameter)], parameter
         if parameter.grad is not None:
-            yield GRADIENT, name, parameter.grad
+            yield GRADIENT, names[id(parameter)], parameter.grad
+    for each in sharded:  # while it is gathered, the whole parameter is the model's
+        for tensor in each.unsharded:
+            yield UNSHARDED_PARAMETER, names[id(each.sharded)], tensor
+        for tensor in each.unsharded_gradients:
+            yield UNSHARDED_GRADIENT, names[id(each.sharded)], tensor
     for name, buffer in named_buffers(model):
         yield BUFFER, name, buffer
     for optimizer in optimizers:
         for owner, state in optimizer.state.items():
-            for key, value in state.items() if isinstance(state, dict) else ():
-                if isinstance(value, torch.Tensor):
-                    yield OPTIMIZER_STATE, f'{names.get(id(owner), "?")}.{key}', value
+            for name, tensor in named_tensors_in(state, names.get(id(owner), '?')):
+                yield OPTIMIZER_STATE, name, tensor

@@ -1,8 +1,8 @@
 """A memory snapshot on the CPU, where torch has no allocator history: made from the profiler's allocation events.
 
-It has the format of torch's CUDA snapshots, so that the same tools read it. It lacks memory that was allocated before
-the recording and memory that other libraries allocate. Each live block is a segment of its own, since malloc reports
-no segments.
+It has the format of torch's CUDA snapshots, so that the same tools read it. Of memory that was allocated before the
+recording it has what the caller knows of. It lacks memory that other libraries allocate. Each live block is a segment of
+its own, since malloc reports no segments.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 import torch
 
 from composer_memprof.recorders.allocations.notes import SnapshotNotes, with_notes
+from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
 from composer_memprof.recorders.kineto import KinetoResult
 from composer_memprof.recorders.torch_private import profiler_events
 
@@ -46,17 +47,28 @@ class _Allocation(NamedTuple):
     module: Optional[str]
 
 
-def snapshot_of(result: KinetoResult, modules: Mapping[int, str] = MappingProxyType({})) -> dict[str, Any]:
+def snapshot_of(
+    result: KinetoResult,
+    modules: Mapping[int, str] = MappingProxyType({}),
+    standing: Optional[StandingBlocks] = None,
+    max_entries: Optional[int] = None,
+) -> dict[str, Any]:
     """The session's CPU allocations as a snapshot: ``device_traces``, ``segments`` and notes, sizes in bytes.
 
     Args:
         result (KinetoResult): of a session with :data:`PROFILE_ARGUMENTS`.
         modules (Mapping): dotted names of modules by their ``id``. An allocation in a module's forward gets its name.
+        standing (StandingBlocks, optional): what was allocated before the session.
+        max_entries (int, optional): events to keep; of more, the oldest are dropped, as the CUDA allocator does.
     """
     frames_of = _Frames()
     trace: list[dict[str, Any]] = []
     live: dict[int, tuple[int, list[Frame]]] = {}
-    for allocation in sorted(_allocations(result, modules), key=lambda allocation: allocation.time_ns):
+    allocations = sorted(_allocations(result, modules), key=_time_of)
+    if standing is not None:
+        live, frees = _before_and_frees(standing, allocations)
+        allocations = sorted([*frees, *allocations], key=_time_of)
+    for allocation in allocations:
         frames = frames_of(allocation.call)
         event = {'addr': allocation.address, 'size': abs(allocation.size), 'stream': 0, 'frames': frames}
         event['time_us'] = allocation.time_ns // 1000
@@ -71,11 +83,38 @@ def snapshot_of(result: KinetoResult, modules: Mapping[int, str] = MappingProxyT
             trace.append({'action': 'free_completed', **event})
     snapshot = {
         'segments': [_segment(address, size, frames) for address, (size, frames) in sorted(live.items())],
-        'device_traces': [trace],
+        'device_traces': [trace if max_entries is None else trace[-max_entries:]],
         'allocator_settings': {},
         'external_annotations': [],
     }
     return with_notes(snapshot, NOTES)
+
+
+def _before_and_frees(
+    standing: StandingBlocks, allocations: Sequence[_Allocation]
+) -> tuple[dict[int, tuple[int, list[Frame]]], list[_Allocation]]:
+    """The blocks that stood before the session, and their frees as far as the profiler does not report them."""
+    first: dict[int, _Allocation] = {}
+    for allocation in allocations:
+        first.setdefault(allocation.address, allocation)
+    freed = {free.address: free.time_ns for free in standing.freed}
+    blocks: dict[int, tuple[int, list[Frame]]] = {}
+    frees = []
+    for address, size in standing.blocks.items():
+        blocks[address] = (size, [])
+        next_there = first.get(address)
+        if next_there is not None and next_there.size < 0:  # an earlier session had reported the allocation
+            continue
+        end = freed.get(address)
+        if next_there is not None:
+            end = min(next_there.time_ns, next_there.time_ns if end is None else end)
+        if end is not None:
+            frees.append(_Allocation(end, address, -size, None, None))
+    return blocks, frees
+
+
+def _time_of(allocation: _Allocation) -> int:
+    return allocation.time_ns
 
 
 def _segment(address: int, size: int, frames: list[Frame]) -> dict[str, Any]:

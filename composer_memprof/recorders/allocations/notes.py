@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 #: The snapshot's key for the notes.
 KEY = 'composer_memprof'
-#: Raised when a key changes its meaning. A snapshot without a version has version 1.
-VERSION = 1
+#: Raised when a key changes its meaning. A snapshot without a version has version 1; 2 has further categories of tensors.
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,9 @@ class SnapshotNotes:
         phases (Sequence, optional): rows of (time in microseconds since 1970, batch, phase), in order of time.
         tensors (Sequence, optional): rows of (time, address, bytes, category, name).
         modules (Sequence, optional): rows of (time, dotted name of the module that runs from then on).
+        rss (Sequence, optional): rows of (time, bytes of resident memory of the process).
+        known_before (int, optional): bytes of the blocks that were allocated before the recording and that it knows of.
+        max_entries (int, optional): the most events of a device that it keeps.
         error (str, optional): the error that ended the training.
         oom (OutOfMemory, optional): the allocation that failed.
         version (int): of this format.
@@ -71,6 +74,9 @@ class SnapshotNotes:
     phases: Optional[Sequence[Sequence[Any]]] = None
     tensors: Optional[Sequence[Sequence[Any]]] = None
     modules: Optional[Sequence[Sequence[Any]]] = None
+    rss: Optional[Sequence[Sequence[Any]]] = None
+    known_before: Optional[int] = None
+    max_entries: Optional[int] = None
     error: Optional[str] = None
     oom: Optional[OutOfMemory] = None
     version: int = VERSION

@@ -65,6 +65,15 @@ def is_out_of_memory(error: Optional[BaseException]) -> bool:
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
+def out_of_memory_in(error: Optional[BaseException]) -> Optional[BaseException]:
+    """The error, or one that it was raised from, by which memory ran out."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen and not is_out_of_memory(error):
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return error if is_out_of_memory(error) else None
+
+
 def parse_out_of_memory(error: BaseException) -> OutOfMemory:
     """The error's message, at most 1000 characters, and the requested bytes if the message gives them."""
     message = ' '.join(str(error).split())[:1000]

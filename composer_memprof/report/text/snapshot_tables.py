@@ -57,7 +57,8 @@ def _device(device: DeviceReport) -> Iterator[RenderableType]:
     if failed is not None and failed.event != peak.event:
         yield from _peak(f'At the failure on device {device.device}: {human_bytes(failed.bytes)} allocated', failed, [])
     reserved = [] if device.reserved_peak is None else [f'at most {human_bytes(device.reserved_peak)} reserved']
-    yield from _peak(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated', peak, reserved)
+    resident = '' if device.rss_peak is None else f', {human_bytes(device.rss_peak)} resident in the process (RSS)'
+    yield from _peak(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated{resident}', peak, reserved)
     if any(share.module for share in peak.modules):
         yield Text('By module', style='bold')
         for module in peak.modules[:_MODULES]:

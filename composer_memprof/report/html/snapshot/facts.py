@@ -25,6 +25,7 @@ class DeviceFacts:
     peak: str
     moment: str
     reserved: str
+    rss: str
     failed: str
     failed_moment: str
     drawn: str
@@ -50,6 +51,7 @@ def device_facts(
         peak=human_bytes(timeline.peak_bytes),
         moment=_moment_text(timeline, timeline.peak, snapshot, history),
         reserved='' if timeline.reserved is None else human_bytes(int(timeline.reserved.max())),
+        rss='' if snapshot.rss_peak is None else human_bytes(snapshot.rss_peak),
         failed='' if failed is None else human_bytes(int(timeline.total[failed])),
         failed_moment='' if failed is None else _moment_text(timeline, failed, snapshot, history),
         drawn=_drawn_text(timeline, max_times),
