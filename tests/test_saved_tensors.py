@@ -14,6 +14,7 @@ from composer import Trainer
 from composer.core import Callback, State
 from composer.loggers import Logger
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -479,6 +480,31 @@ def test_four_microbatches_keep_the_same_total_and_a_quarter_at_a_time() -> None
     for name in ('total_bytes', 'parameter_bytes', 'input_bytes'):
         assert micro[name] == whole[name]
     assert micro['peak_bytes'] * 4 == whole['peak_bytes']
+
+
+@pytest.mark.parametrize('kind', [None, *CheckpointImpl])
+@pytest.mark.parametrize('microbatch', [8, 2])
+def test_each_list_sums_to_its_total_with_checkpoints_and_microbatches(
+    microbatch: int, kind: Optional[CheckpointImpl]
+) -> None:
+    model = Regression()
+    model.net = nn.Sequential(nn.Linear(16, 16), model.net)
+    if kind is not None:
+        model.net[1] = checkpoint_wrapper(model.net[1], checkpoint_impl=kind)
+    train(SavedTensorsHook(), model=model, batches=5, device_train_microbatch_size=microbatch)
+    data = written()
+    assert data['total_bytes'] > 0
+    for rows in ('modules', 'operations', 'shapes'):
+        assert sum(row['bytes'] for row in data[rows]) == data['total_bytes']
+    modules = {row['name']: row for row in data['modules']}
+    assert sum(row['parameter_bytes'] for row in modules.values()) == data['parameter_bytes']
+    assert modules['']['inclusive_bytes'] + modules[OUTSIDE]['bytes'] == data['total_bytes']
+    assert {name: row['calls'] for name, row in modules.items() if name != OUTSIDE} == dict.fromkeys(
+        ('', 'net', 'net.0', 'net.1', 'net.1.0', 'net.1.1', 'net.1.2'), 8 // microbatch
+    )
+    assert f'{data["total_bytes"]} B, each storage once; forward calls: {8 // microbatch}' in (
+        JSON.with_suffix('.txt').read_text()
+    )
 
 
 def test_the_largest_batch_is_reported_in_full_and_the_others_by_their_totals() -> None:

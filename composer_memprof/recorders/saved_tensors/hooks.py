@@ -11,6 +11,7 @@ from torch import nn
 
 from composer_memprof.recorders.model_hooks import Hook
 from composer_memprof.recorders.modules.names import class_name, named_modules
+from composer_memprof.recorders.saved_tensors.gathered import GatheredParameters
 from composer_memprof.recorders.saved_tensors.hook_stack import HookStack
 from composer_memprof.recorders.saved_tensors.ledger import Ledger
 from composer_memprof.recorders.saved_tensors.saved_storages import ModuleCall
@@ -63,14 +64,17 @@ class SavedTensorCapture:
         #: Seconds, on the clock of the ledger's timeline.
         self.began = time.perf_counter()
         self._thread = threading.get_ident()
-        self._hook_modules()
+        skipped = self._modules_without_hooks()
+        self._hook_modules(skipped)
+        gathered = GatheredParameters(model, skipped)
+        self._gathered = gathered if gathered.hooked else None
+        self.ledger.gathered = gathered if gathered.watched else None
         self._stack = HookStack(self.ledger, self.names)
         self._stack.enter()
         _open[self._thread] = self
 
-    def _hook_modules(self) -> None:
+    def _hook_modules(self, skipped: set[int]) -> None:
         before, after = Hook(self._enter), Hook(self._exit)
-        skipped = self._modules_without_hooks()
         for name, module in named_modules(self.model, with_wrappers=True):
             self._numbers[id(module)] = len(self.names)
             self.names.append(name)
@@ -126,6 +130,8 @@ class SavedTensorCapture:
             call = ModuleCall(number, parent, recomputes)
             ledger.call = call
             ledger.calls.append(call)
+            if self._gathered is not None:
+                ledger.mark_parameters(self._gathered.entered(module))
             if number == 0:
                 ledger.add_inputs((args, kwargs))
             elif torch.is_grad_enabled():

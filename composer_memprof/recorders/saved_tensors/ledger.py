@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from composer_memprof.recorders.saved_tensors.gathered import GatheredParameters
 from composer_memprof.recorders.saved_tensors.saved_storages import (
     ACTIVATION,
     BUFFER,
@@ -76,6 +77,8 @@ class Ledger:
         #: Why tensors were not seen, and in which modules.
         self.unseen: dict[str, set[str]] = {}
         self.error: Optional[BaseException] = None
+        #: Where parameters are found that FSDP2 gathers inside of compiled code.
+        self.gathered: Optional[GatheredParameters] = None
         self.left_bytes = 0
         self._identities: dict[int, _StorageIdentity] = {}
         self._keys = 0
@@ -168,7 +171,7 @@ class Ledger:
         if kind is None:
             # Parameters that exist during the forward pass only, as those that FSDP gathers, or views of them.
             base = tensor if type(tensor) is not Tensor else base_of(tensor)
-            if base is not None and isinstance(base, Parameter):
+            if (base is not None and isinstance(base, Parameter)) or self._is_newly_gathered(key):
                 kind = PARAMETER
             elif call.recomputes or (call is self.outside and current_graph_task_id() != -1 and _inside_checkpoint()):
                 kind = RECOMPUTED
@@ -241,6 +244,16 @@ class Ledger:
     def add_inputs(self, batch: Any) -> None:
         """Count the tensors in ``batch`` as inputs."""
         self._mark(tensors_in(batch), INPUT)
+
+    def mark_parameters(self, parameters: Iterable[Tensor]) -> None:
+        """Count ``parameters``, which FSDP2 has just gathered, as parameters."""
+        self._mark(parameters, PARAMETER)
+
+    def _is_newly_gathered(self, key: int) -> bool:
+        if self.gathered is None:
+            return False
+        self._mark(self.gathered.new(), PARAMETER)
+        return self._kinds.get(key) == PARAMETER
 
     def note_arguments(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note the storages of a call's arguments, which a checkpoint of the module would keep."""
