@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -55,12 +58,12 @@ def test_the_second_batch_is_read_at_its_start_and_end() -> None:
         assert 100 << 20 < values['rss'] < values['vms']
     (hook,) = entries(FOLDER, 'saved_tensors_hook')
     packed = json.loads((FOLDER / hook.path).read_text())['packed_bytes']
-    assert found[KEYS[0]]['npp_diff'] == 0
-    assert found[KEYS[1]]['npp_diff'] == packed > found[KEYS[1]]['saved_bytes_diff'] > 0
+    assert found[KEYS[0]]['npp_diff'] == found[KEYS[0]]['packed_bytes_diff'] == 0
+    assert found[KEYS[1]]['packed_bytes_diff'] == packed > found[KEYS[1]]['saved_bytes_diff'] > 0
     assert not [name for name in found[KEYS[0]] if 'forward' in name], 'no forward has run yet'
     end = found[KEYS[1]]
     assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward']
-    assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] <= packed
+    assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] == end['npp_diff'] < packed
     assert profiler.memory_stats == found
 
 
@@ -78,7 +81,7 @@ def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
     ]
     third = keys[keys.index('0.training_step.3.start') : keys.index('0.training_step.3.end') + 1]
     assert third[-2] == '0.optimizer_step.3.end', 'the optimizer step ends with the batch'
-    (one, other) = (stats()[f'0.{name}.3.end']['npp_diff'] for name in ('training_step', 'backward'))
+    (one, other) = (stats()[f'0.{name}.3.end']['packed_bytes_diff'] for name in ('training_step', 'backward'))
     assert one > 0 and other == 0
 
 
@@ -97,6 +100,18 @@ def test_evaluation_is_read_inside_training_and_by_its_own_stage() -> None:
     trainer.eval()
     trainer.close()
     assert list(stats('rank_0_memory_stats.eval0.yaml', Path('alone'))) == list(stats())
+
+
+@pytest.mark.parametrize('method', ['__call__', 'forward'])
+def test_host_memory_around_the_forward_pass_of_an_evaluation_is_read(method: str) -> None:
+    class Evaluated(Regression):
+        def eval_forward(self, batch: Any, outputs: Any = None) -> torch.Tensor:
+            return getattr(self, method)(batch)
+
+    train(MemProfiler(collect_funcs=['validation_step']), model=Evaluated(), eval_dataloader=loader(3))
+    end = stats()['0.validation_step.2.end']
+    assert 0 < end['rss_pre_forward'] == end['rss_post_forward'] - end['rss_diff']
+    assert end['npp_pre_forward'] == end['npp_post_forward'] == end['npp_diff'] == 0
 
 
 def test_with_a_schedule_all_calls_in_its_windows_are_read_each_with_files_of_its_own() -> None:
@@ -138,6 +153,19 @@ def test_memory_by_category_is_that_of_the_tracker() -> None:
     assert stats('rank_0_fsdp_memory_stats.yaml') == {'0.training_step.2': peak}
     assert f'{peak["cpu"]["OptState"]}' in (FOLDER / 'fsdp_mem_rank_0_training_step_2.log').read_text()
     assert json.loads((FOLDER / 'fsdp_mem_rank_0_training_step_2.json').read_text())['peak'] == peak
+
+
+def test_memory_by_category_of_a_call_within_another_is_that_of_the_call_alone() -> None:
+    for functions in (['backward'], ['training_step', 'backward', 'optimizer_step']):
+        profiler = MemProfiler(track_fsdp_mem=True, collect_funcs=functions, folder=str(len(functions)))
+        train(profiler)
+        assert {function for function, _ in profiler.fsdp_memory_stats} == set(functions)
+        (log,) = Path(str(len(functions))).glob('fsdp_mem_rank_0_backward_2.json')
+        if functions == ['backward']:
+            alone = json.loads(log.read_text())['peak']
+    assert json.loads(log.read_text())['peak'] == alone
+    step, update = (profiler.fsdp_memory_stats[name, 2]['cpu'] for name in ('training_step', 'optimizer_step'))
+    assert step['Total'] >= update['Total'] and update['OptState'] == 2 * update['Parameter'] + 4 * 4
 
 
 def test_what_was_read_is_there_after_a_crash() -> None:
@@ -228,7 +256,7 @@ def test_hooks_by_dotted_path_are_in_every_module_and_gone_afterwards() -> None:
     )
     end = stats()[KEYS[1]]
     assert (end['calls'], end['was_small']) == (1, True)
-    assert end['npp_diff'] > 0
+    assert end['packed_bytes_diff'] > 0
     for module in trainer.state.model.modules():
         assert not module._forward_pre_hooks and not module._forward_hooks
         assert not {'calls', 'was_small', 'mem_info_handle'} & set(vars(module))
@@ -281,7 +309,7 @@ def test_readings_within_a_call_leave_its_own_as_they_are() -> None:
     train(MemProfiler(), model=Inner())
     end, inner = stats()[KEYS[1]], stats()['0.hidden.2.end']
     assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward'] < 100 << 20
-    assert 'rss_diff' not in inner and inner['npp_diff'] > 0
+    assert 'rss_diff' not in inner and inner['packed_bytes_diff'] > inner['npp_diff'] == 0
 
 
 def test_a_marked_method_is_read_without_being_named_and_only_then() -> None:
@@ -310,6 +338,96 @@ def listener() -> Any:
     marked.connect(listener)
     yield listener
     marked.disconnect(listener)
+
+
+class Tokens(torch.utils.data.Dataset):
+    """Samples made by a marked function, as they are loaded."""
+
+    def __len__(self) -> int:
+        return 32
+
+    @memprofilable('tokenize')
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((16,), float(index)), torch.ones(1)
+
+
+@pytest.mark.parametrize('settings', [{}, {'schedule': {'skip': '1ba', 'active': '1ba'}}])
+def test_a_marked_function_that_loads_the_data_of_a_windows_first_batch_is_read(settings: dict[str, Any]) -> None:
+    train(MemProfiler(**settings), train_dataloader=torch.utils.data.DataLoader(Tokens(), batch_size=8))
+    calls = [int(key.split('.')[2]) for key in stats() if '.tokenize.' in key and key.endswith('start')]
+    assert calls == ([*range(9, 17)] if settings else [2])
+
+
+def test_the_example_in_the_readme_reads_its_marked_function() -> None:
+    text = (Path(__file__).parent.parent / 'README.md').read_text()
+    (example,) = [block for block in re.findall(r'```python\n(.*?)```', text, re.S) if 'def tokenize' in block]
+    found: dict[str, Any] = {}
+    exec(example, found)
+    assert {'0.tokenize.2.start', '0.tokenize.4.end', '0.training_step.2.end'} <= set(found['profiler'].memory_stats)
+
+
+LEFT_UNFINISHED = """
+import asyncio
+from composer_memprof import memprofilable
+from composer_memprof.recorders.functions import marked
+
+class Listens:
+    def begin(self, name): return name
+    def end(self, call): pass
+
+if {listened}:
+    marked.connect(Listens())
+
+@memprofilable
+async def numbers():
+    try:
+        for number in range(5):
+            await asyncio.sleep(0)
+            yield number
+    finally:
+        await asyncio.sleep(0)
+
+kept = []
+
+async def leave():
+    async for number in numbers():
+        break
+
+async def keep():
+    kept.append(numbers())
+    await kept[0].__anext__()
+
+asyncio.run({function}())
+"""
+
+
+@pytest.mark.parametrize('function', ['leave', 'keep'])
+@pytest.mark.parametrize('listened', [False, True])
+def test_an_asynchronous_generator_left_unfinished_leaves_nothing_on_stderr(function: str, listened: bool) -> None:
+    program = LEFT_UNFINISHED.format(function=function, listened=listened)
+    ran = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
+    assert (ran.stderr, ran.returncode) == ('', 0)
+
+
+def test_a_mark_whose_last_call_was_read_is_listened_to_no_more() -> None:
+    @memprofilable
+    def read() -> bool:
+        return bool(name_of(read).listeners)
+
+    @memprofilable
+    def not_selected() -> None:
+        pass
+
+    def name_of(function: Any) -> Any:
+        return marked._names[function.__name__]
+
+    profiler = MemProfiler(save_dir='here', collect_funcs=['read'], max_iter=3).connect(torch.nn.Linear(1, 1))
+    assert name_of(not_selected).listeners
+    not_selected()
+    assert not name_of(not_selected).listeners
+    assert [read() for _ in range(5)] == [True, True, False, False, False]
+    profiler.disconnect()
+    assert list(stats(folder=Path('here')))[-1] == '0.read.3.end'
 
 
 def test_marks_may_be_nested_recursive_and_of_every_kind_of_function(listener: Listens) -> None:
@@ -375,8 +493,8 @@ def test_steps_of_asynchronous_generators_are_followed_and_tasks_may_overlap() -
     profiler.disconnect()
     found = stats(folder=Path('here'))
     assert {'0.numbers.1.end', '0.one.1.end', '0.other.1.end'} <= set(found)
-    assert found['0.one.1.end']['npp_diff'] > 0
-    assert all(values['npp_diff'] >= 0 for values in found.values())
+    assert found['0.one.1.end']['packed_bytes_diff'] > 0
+    assert all(values['packed_bytes_diff'] >= 0 for values in found.values())
     assert not weights._forward_hooks
 
 
@@ -457,7 +575,8 @@ def test_a_plain_loop_is_read_too() -> None:
                     optimizer.step()
     found = stats(folder=Path('here'))
     assert {key.split('.')[1] for key in found} == {'training_step', 'optimizer_step'}
-    assert found[KEYS[1]]['npp_diff'] == (2 * 4 + 2 * 3) * 4  # the input, and the output for pow
+    assert found[KEYS[1]]['npp_diff'] == 2 * 4 * 4  # the input
+    assert found[KEYS[1]]['packed_bytes_diff'] == (2 * 4 + 2 * 3) * 4  # and the output for pow
     assert profiler.fsdp_memory_stats['training_step', 2]['cpu']['OptState'] == 2 * 15 * 4 + 2 * 4
     assert {entry.status for entry in entries(Path('here'))} == {'saved'}
     assert marked._listeners == () and not model._forward_hooks

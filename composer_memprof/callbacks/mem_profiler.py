@@ -46,8 +46,11 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
     ``rank.function.iteration.start`` and ``.end``. It exists from the first reading on and survives a crash.
 
     Functions are ``training_step`` (a batch), ``dataloader``, ``forward``, ``loss``, ``backward`` (once a microbatch),
-    ``optimizer_step``, ``validation_step``, ``predict_step``, and the marked ones, by name. ``npp_diff`` counts every
-    save of a tensor that is no parameter, as finetuning-scheduler does; ``saved_bytes_diff`` counts each storage once.
+    ``optimizer_step``, ``validation_step``, ``predict_step``, and the marked ones, by name.
+
+    Of what autograd saves, ``npp_diff`` counts the last forward pass in the call, every save of a tensor that is no
+    parameter, as finetuning-scheduler does. ``packed_bytes_diff`` counts the same over the whole call, and
+    ``saved_bytes_diff`` counts each storage once.
 
     >>> from composer_memprof import MemProfiler
     >>> callback = MemProfiler(collect_funcs={'default': ['training_step'], 'cpu': ['forward']}, max_iter=3)

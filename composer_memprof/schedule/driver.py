@@ -9,6 +9,7 @@ from composer.core import State
 from composer_memprof.schedule.base import Schedule
 from composer_memprof.schedule.clocks import BatchClock, Clock
 from composer_memprof.schedule.cursor import SKIP, WARM_UP, BatchDecision
+from composer_memprof.schedule.function import FunctionSchedule
 from composer_memprof.schedule.windows import WindowSchedule
 
 
@@ -39,6 +40,13 @@ class ScheduleDriver:
         if self._lookahead and not decision.active:
             return WARM_UP if self._opens_soon() else SKIP
         return decision
+
+    def opens_next(self) -> bool:
+        """Between two batches: True if a window opens with the next one. A function of the user's is not asked."""
+        if any(isinstance(part, FunctionSchedule) for part in self.schedule.parts()):
+            return False
+        decision, _ = self._cursor.step(self.clock)
+        return decision.active and not decision.joined
 
     def is_over(self) -> bool:
         """After a batch or an epoch: True if the open window ends here."""

@@ -57,6 +57,10 @@ class StageWindows:
         """What the schedule wants of the batch about to start."""
         return self._stages[stage].before_batch()
 
+    def opens_next(self, stage: str) -> bool:
+        """Between two batches: whether a window opens with the next one."""
+        return self._stages[stage].opens_next()
+
     def is_over(self, stage: str) -> bool:
         """After a batch or an epoch: whether the open window ends here."""
         return self._stages[stage].is_over()

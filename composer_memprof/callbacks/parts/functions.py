@@ -53,16 +53,44 @@ class FunctionCallback(ProfilingCallback):
         if self._functions is not None:
             self._functions.notify_begin(FORWARD, state.batch)
 
+    def _forward_of_evaluation_ends(self) -> None:
+        if self._functions is not None:
+            self._functions.notify_end(FORWARD)
+
     def eval_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._forward_of_evaluation(state)
+
+    def eval_after_forward(self, state: State, logger: Logger) -> None:
+        del state, logger  # unused
+        self._forward_of_evaluation_ends()
 
     def predict_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._forward_of_evaluation(state)
 
+    def predict_after_forward(self, state: State, logger: Logger) -> None:
+        del state, logger  # unused
+        self._forward_of_evaluation_ends()
+
+    def _open_ahead(self, stage: str, state: State) -> None:
+        """Open a window before the data of its first batch is loaded, if it begins with the next batch."""
+        if stage in self._windows and not self.is_recording and self._windows.opens_next(stage):
+            self._before_batch(stage, state)
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        super().eval_start(state, logger)
+        self._open_ahead('eval', state)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        super().predict_start(state, logger)
+        self._open_ahead('predict', state)
+
     def before_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        length = state.dataloader_len
+        if length is None or state.timestamp.batch_in_epoch < length:  # otherwise there is no next batch in this epoch
+            self._open_ahead('train', state)
         self._function_begins(DATALOADER, state)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:

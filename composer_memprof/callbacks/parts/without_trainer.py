@@ -73,7 +73,7 @@ class WithoutTrainer(ProfilingCallback):
     def memprofile_ctx(self, name: str) -> Iterator[None]:
         """Read memory at the start and the end of the block, as of a function ``name``."""
         recorder = self._functions
-        call = recorder.begin_training_function(name, marked=True) if recorder is not None else None
+        call = recorder.begin_training_function(name, is_marked=True) if recorder is not None else None
         try:
             yield
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import psutil
@@ -11,13 +12,26 @@ from torch import nn
 from composer_memprof.recorders.functions.source import FunctionCall, Source, Values
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.model_hooks import Hook
+from composer_memprof.vocabulary import FORWARD
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Bytes of this process, and bytes that autograd saved so far."""
+
+    rss: int
+    packed: int
 
 
 class RootHooksSource(Source):
-    """Host memory and saved bytes before and after the model's forward passes in a call.
+    """Host memory and saved bytes before and after the model's forward passes in a call, as finetuning-scheduler's.
 
-    ``rss_pre_forward``, ``npp_pre_forward``, ``rss_post_forward`` and ``npp_post_forward`` are those of the last
-    forward pass, ``rss_diff`` is the sum over all. A value without a reading is left out.
+    ``rss_pre_forward``, ``npp_pre_forward``, ``rss_post_forward`` and ``npp_post_forward`` are those of the last forward
+    pass, and ``npp_diff`` is the difference between its two; 0 before the first one. ``rss_diff`` is the sum over all
+    passes. A value without a reading is left out.
+
+    A forward pass that does not call the model itself, and so runs no hook of it (``model.forward``, as evaluations
+    do), lasts as long as the training function ``forward``.
 
     Args:
         model (Module): its root module gets the hooks.
@@ -33,15 +47,17 @@ class RootHooksSource(Source):
         self._attributes = attributes
         self._process: Optional[ProcessReader] = None
         self._handles: list[Any] = []
-        self._before: list[tuple[int, int]] = []
-        self._after: list[tuple[int, int]] = []
+        self._before: list[_Moment] = []
+        self._after: list[_Moment] = []
         self._running_calls = 0
+        #: As the training function ``forward`` began, and how many passes the hooks had seen by then.
+        self._forward: Optional[tuple[_Moment, int]] = None
 
     def open(self) -> None:
         self._process = ProcessReader()
         self._handles = [
-            self._model.register_forward_pre_hook(Hook(self._read, self._before)),
-            self._model.register_forward_hook(Hook(self._read, self._after)),
+            self._model.register_forward_pre_hook(Hook(self._note, self._before)),
+            self._model.register_forward_hook(Hook(self._note, self._after)),
         ]
 
     def close(self) -> None:
@@ -51,31 +67,56 @@ class RootHooksSource(Source):
         self._running_calls = 0
         if self._process is not None:
             self._process.close()
+            self._process = None
 
-    def _read(self, readings: list[tuple[int, int]], *_: Any) -> None:
-        if self._running_calls and self._process is not None:
-            readings.append((self._process.rss(), self._packed()))
+    def _now(self) -> Optional[_Moment]:
+        if not self._running_calls or self._process is None:
+            return None
+        return _Moment(self._process.rss(), self._packed())
 
-    def begin(self, call: FunctionCall) -> Values:
+    def _note(self, moments: list[_Moment], *_: Any) -> None:
+        now = self._now()
+        if now is not None:
+            moments.append(now)
+
+    def training_function_begins(self, name: str, inputs: Any) -> None:
+        if name == FORWARD:
+            now = self._now()
+            self._forward = (now, len(self._before)) if now is not None else None
+
+    def training_function_ends(self, name: str) -> None:
+        if name != FORWARD or self._forward is None:
+            return
+        (begun, passes), self._forward, now = self._forward, None, self._now()
+        if now is not None and passes == len(self._before):
+            self._before.append(begun)
+            self._after.append(now)
+
+    def begin(self, call: FunctionCall) -> None:
         if not self._running_calls:
             self._before.clear()
             self._after.clear()
         self._running_calls += 1
-        call.notes['forwards'] = len(self._before), len(self._after)
-        return {}
+        self.restart(call)
 
-    def end(self, call: FunctionCall) -> Values:
-        self._running_calls -= 1
+    def restart(self, call: FunctionCall) -> None:
+        call.notes['forwards'] = len(self._before), len(self._after)
+
+    def read(self, call: FunctionCall, point: str) -> Values:
         first_before, first_after = call.notes['forwards']
         before, after = self._before[first_before:], self._after[first_after:]
-        values: Values = {}
+        values: Values = {'npp_diff': 0}
         if before:
-            values['rss_pre_forward'], values['npp_pre_forward'] = before[-1]
+            values['rss_pre_forward'], values['npp_pre_forward'] = before[-1].rss, before[-1].packed
         if after:
-            values['rss_post_forward'], values['npp_post_forward'] = after[-1]
+            values['rss_post_forward'], values['npp_post_forward'] = after[-1].rss, after[-1].packed
         if before and len(before) == len(after):
-            values['rss_diff'] = sum(rss for rss, _ in after) - sum(rss for rss, _ in before)
+            values['npp_diff'] = after[-1].packed - before[-1].packed
+            values['rss_diff'] = sum(moment.rss for moment in after) - sum(moment.rss for moment in before)
         return {name: value for name, value in values.items() if name in self._attributes}
+
+    def end(self, call: FunctionCall) -> None:
+        self._running_calls -= 1
 
 
 def memory_info() -> Any:
@@ -141,13 +182,14 @@ class UserHooksSource(Source):
         for reset in self._resets:
             reset(self._model, self._attributes)
 
-    def begin(self, call: FunctionCall) -> Values:
+    def read(self, call: FunctionCall, point: str) -> Values:
         if self._error is not None:
             raise self._error
         values = {name: getattr(self._model, name, None) for name in self._attributes}
         return {name: value for name, value in values.items() if value is not None}
 
-    def end(self, call: FunctionCall) -> Values:
-        values = self.begin(call)
+    def restart(self, call: FunctionCall) -> None:
         self._reset()
-        return values
+
+    def end(self, call: FunctionCall) -> None:
+        self._reset()

@@ -1,6 +1,6 @@
 """Marks functions for profilers: ``@memprofilable``, or ``with memprofilable('name'):``.
 
-While no profiler is connected, a mark costs one more function call and does nothing.
+While no profiler listens to its name, a mark costs one more function call and does nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import contextvars
 import functools
 import inspect
 import os
+import threading
 import types
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, Union, overload
 
@@ -26,25 +28,67 @@ class MarkListener(Protocol):
     def end(self, call: Any) -> None: ...
 
 
+class _Name:
+    """A name that is marked, once or several times, and who listens to it."""
+
+    __slots__ = ('__weakref__', 'listeners', 'text')
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.listeners = _listeners
+
+
 _listeners: tuple[MarkListener, ...] = ()
+_names: weakref.WeakValueDictionary[str, _Name] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def connect(listener: MarkListener) -> None:
     """Call ``listener`` for every marked function from now on, on every thread of this process."""
     global _listeners
-    if listener not in _listeners:
-        _listeners = (*_listeners, listener)
+    with _lock:
+        if listener not in _listeners:
+            _listeners = (*_listeners, listener)
+            for name in list(_names.values()):
+                name.listeners = (*name.listeners, listener)
 
 
 def disconnect(listener: MarkListener) -> None:
+    """Call ``listener`` no more."""
     global _listeners
-    _listeners = tuple(each for each in _listeners if each is not listener)
+    with _lock:
+        _listeners = _without(_listeners, listener)
+        for name in list(_names.values()):
+            name.listeners = _without(name.listeners, listener)
+
+
+def release(listener: MarkListener, text: str) -> None:
+    """Call ``listener`` no more for functions marked with this name, so that they are as fast as without it."""
+    with _lock:
+        name = _names.get(text)
+        if name is not None:
+            name.listeners = _without(name.listeners, listener)
+
+
+def _without(listeners: tuple[MarkListener, ...], listener: MarkListener) -> tuple[MarkListener, ...]:
+    return tuple(each for each in listeners if each is not listener)
+
+
+def _name(text: str) -> _Name:
+    with _lock:
+        name = _names.get(text)
+        if name is None:
+            name = _names[text] = _Name(text)
+        return name
 
 
 def _disconnect_all() -> None:
-    global _listeners
+    global _listeners, _lock
+    _lock = threading.RLock()  # another thread may have held it
     _listeners = ()
+    for name in list(_names.values()):
+        name.listeners = ()
 
 
 # A forked DataLoader worker inherits the listeners, but must not write into their files.
@@ -64,6 +108,7 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:  # type: ignor
 
     Marks may be nested and recursive, and may run on any thread. For a coroutine or a generator, each step between two
     waits or values counts as a call. Code under torch.compile is not read, and cannot contain ``with memprofilable``.
+    What runs in a DataLoader's worker processes is not read either.
 
     >>> @memprofilable
     ... def tokenize(text):
@@ -85,9 +130,10 @@ def memprofilable(target: Union[str, Callable[..., Any]]) -> Any:  # type: ignor
     return _marked(target, getattr(target, '__name__', type(target).__name__))
 
 
-def _marked(function: Callable[..., Any], name: str) -> Any:
+def _marked(function: Callable[..., Any], text: str) -> Any:
     if isinstance(function, type) or not callable(function):
         raise TypeError(f'memprofilable marks functions and methods, not {function!r}; mark those of the class')
+    name = _name(text)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -97,21 +143,8 @@ def _marked(function: Callable[..., Any], name: str) -> Any:
     elif inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            generator = function(*args, **kwargs)
-            step = generator.asend(None)
-            while True:
-                try:
-                    value = await _await_in_steps(name, step)
-                except StopAsyncIteration:
-                    return
-                try:
-                    step = generator.asend((yield value))
-                except GeneratorExit:
-                    await generator.aclose()
-                    raise
-                except BaseException as error:
-                    step = generator.athrow(error)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _MarkedAsyncGenerator(name, function(*args, **kwargs))
 
     elif inspect.isgeneratorfunction(function):
 
@@ -124,7 +157,7 @@ def _marked(function: Callable[..., Any], name: str) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             # In this order, so that compiled code does not depend on the listeners and is not compiled again.
-            if _is_compiling() or not _listeners:
+            if _is_compiling() or not name.listeners:
                 return function(*args, **kwargs)
             with _listened_to(name):
                 return function(*args, **kwargs)
@@ -133,9 +166,9 @@ def _marked(function: Callable[..., Any], name: str) -> Any:
 
 
 @contextmanager
-def _listened_to(name: str) -> Iterator[None]:
+def _listened_to(name: _Name) -> Iterator[None]:
     """Calls the listeners before and after the block. Listeners of the start get the end, even if disconnected."""
-    calls = [(listener, listener.begin(name)) for listener in _listeners]
+    calls = [(listener, listener.begin(name.text)) for listener in name.listeners]
     try:
         yield
     finally:
@@ -143,15 +176,18 @@ def _listened_to(name: str) -> Iterator[None]:
             listener.end(call)
 
 
-def _run_in_steps(name: str, generator: Any) -> Any:
+def _run_in_steps(name: _Name, generator: Any) -> Any:
     """Runs a generator or a coroutine, each step as a call of its own, since other code runs between steps."""
     step, argument = generator.send, None
     while True:
-        with _listened_to(name):
-            try:
+        try:
+            if name.listeners:
+                with _listened_to(name):
+                    value = step(argument)
+            else:
                 value = step(argument)
-            except StopIteration as stop:
-                return stop.value
+        except StopIteration as stop:
+            return stop.value
         try:
             argument, step = (yield value), generator.send
         except GeneratorExit:
@@ -164,6 +200,33 @@ def _run_in_steps(name: str, generator: Any) -> Any:
 _await_in_steps = types.coroutine(_run_in_steps)
 
 
+class _MarkedAsyncGenerator(AsyncGenerator[Any, Any]):
+    """An asynchronous generator, each step as calls of their own.
+
+    It is no generator itself, so that the event loop knows one generator and closes it once, also where it was left
+    unfinished.
+    """
+
+    def __init__(self, name: _Name, generator: AsyncGenerator[Any, Any]) -> None:
+        self._name = name
+        self._generator = generator
+
+    def __anext__(self) -> Any:
+        return _await_in_steps(self._name, self._generator.__anext__())
+
+    def asend(self, value: Any) -> Any:
+        return _await_in_steps(self._name, self._generator.asend(value))
+
+    def athrow(self, *error: Any) -> Any:
+        return _await_in_steps(self._name, self._generator.athrow(*error))
+
+    def aclose(self) -> Any:
+        return _await_in_steps(self._name, self._generator.aclose())
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._generator, attribute)
+
+
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
@@ -171,18 +234,21 @@ class _Mark:
     """A context manager and decorator with a name. It is reentrant."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self._name = _name(name)
         self._entered: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar(name, default=())
 
     def __call__(self, function: _Function) -> _Function:
-        return _marked(function, self.name)
+        return _marked(function, self._name.text)
 
     def __enter__(self) -> None:
-        block = _listened_to(self.name)
-        block.__enter__()
+        block = None
+        if self._name.listeners:
+            block = _listened_to(self._name)
+            block.__enter__()
         self._entered.set((*self._entered.get(), block))
 
     def __exit__(self, *error: Any) -> None:
         *others, block = self._entered.get()
         self._entered.set(tuple(others))
-        block.__exit__(*error)
+        if block is not None:
+            block.__exit__(*error)

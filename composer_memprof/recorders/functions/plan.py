@@ -15,7 +15,7 @@ from composer_memprof.recorders import compiled
 from composer_memprof.recorders.allocations import allocator_history
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.functions.hook_sources import RootHooksSource, UserHooksSource
-from composer_memprof.recorders.functions.selection import HOOKS, Selection
+from composer_memprof.recorders.functions.selection import HISTORY, HOOKS, Selection
 from composer_memprof.recorders.functions.source import FunctionCall, Source
 from composer_memprof.recorders.functions.sources import (
     AllocatorHistorySource,
@@ -83,7 +83,7 @@ class FunctionPlan:
         switches = {
             'saved_tensors': (self.saved_tensors, 'enable_saved_tensors_hooks=True'),
             'fsdp': (self.module_memory, 'track_fsdp_mem=True'),
-            'cuda_allocator_history': (self.history, 'cuda_allocator_history=True'),
+            HISTORY: (self.history, 'cuda_allocator_history=True'),
         }
         for kind, (is_on, switch) in switches.items():
             if kind in self.selection.own and not is_on:
@@ -138,7 +138,7 @@ class FunctionPlan:
         if self.history:
             if has_cuda:
                 history = AllocatorHistory(_HISTORY_ENTRIES)
-                sources['cuda_allocator_history'] = AllocatorHistorySource(history, take_snapshot)
+                sources[HISTORY] = AllocatorHistorySource(history, take_snapshot)
             else:
                 warn('MemProfiler continues without cuda_allocator_history: there is no CUDA device')
         is_compiled = compiled.is_compiled(model)

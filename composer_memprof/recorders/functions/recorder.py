@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from composer_memprof.messages import nearest, warn
-from composer_memprof.recorders.functions.selection import Selection
+from composer_memprof.recorders.functions import marked
+from composer_memprof.recorders.functions.selection import HISTORY, Selection
 from composer_memprof.recorders.functions.source import END, START, FunctionCall, Source, Values
 
 #: Longer names are cut off: YAML allows no longer key.
@@ -28,7 +29,7 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Reading:
-    """The values of all sources at the ``point`` (``'start'`` or ``'end'``) of a call."""
+    """The values of all sources at the ``point`` of a call: ``'start'``, ``'end'``, or a moment that the user named."""
 
     function: str
     iteration: int
@@ -104,6 +105,12 @@ class FunctionMemoryRecorder:
 
     def begin(self, name: str) -> Optional[FunctionCall]:
         """A function marked by the user begins. Returns the argument of :meth:`end`."""
+        call = self._begin_marked(name)
+        if not self._will_read(name):
+            marked.release(self, name)
+        return call
+
+    def _begin_marked(self, name: str) -> Optional[FunctionCall]:
         if name in self._reserved:
             if not self._warned_of_reserved:
                 self._warned_of_reserved = True
@@ -112,7 +119,13 @@ class FunctionMemoryRecorder:
                     f"Give the mark another name, such as @memprofilable('my_{name}')"
                 )
             return None
-        return self._begin(name, marked=True)
+        return self._begin(name, is_marked=True)
+
+    def _will_read(self, name: str) -> bool:
+        """Whether a further call of a marked function can be read."""
+        if name in self._reserved or not self.selection.kinds_of(name, marked=True):
+            return False
+        return not self.selection.is_over(self.call_counts[name[:_LONGEST_NAME]])
 
     def end(self, call: Optional[FunctionCall]) -> None:
         """A function ends, with or without an exception."""
@@ -122,22 +135,38 @@ class FunctionMemoryRecorder:
         if self.selection.is_last(call.iteration):
             self._finished.add(call.function)
             if self.selection.retain <= self._finished:
-                self._remove_hooks()
+                self.remove_hooks()
+            if self.selection.functions.get(HISTORY, frozenset()) <= self._finished:
+                self._remove(HISTORY)
+
+    def read(self, call: Optional[FunctionCall], point: str, restart: bool = False) -> None:
+        """Read a running call at a moment between its start and its end.
+
+        Args:
+            call (FunctionCall, optional): what its begin returned.
+            point (str): a name of the moment, for the key.
+            restart (bool): what is counted within the call counts from here on.
+        """
+        if call is None or not self.is_open:
+            return
+        self._read(call, point)
+        if restart:
+            self._visit(call, lambda source: source.restart(call))
 
     def cancel(self, call: Optional[FunctionCall]) -> None:
         """Drop a call that will not end, because an error interrupted it and the function begins again."""
         if call is not None and self.is_open:
-            self._values(call, END)
+            self._visit(call, lambda source: source.end(call), backwards=True)
 
-    def begin_training_function(self, name: str, inputs: Any = None, marked: bool = False) -> Optional[FunctionCall]:
+    def begin_training_function(self, name: str, inputs: Any = None, is_marked: bool = False) -> Optional[FunctionCall]:
         """A training function such as ``'forward'`` begins. Returns the argument of :meth:`end_training_function`.
 
         Args:
             name (str): of the function.
             inputs: the tensors that it works on, in any nesting.
-            marked (bool): True if the user marked it, so the selection need not name it.
+            is_marked (bool): True if the user marked it, so the selection need not name it.
         """
-        call = self._begin(name, marked)
+        call = self._begin(name, is_marked)
         self.notify_begin(name, inputs)
         return call
 
@@ -146,19 +175,23 @@ class FunctionMemoryRecorder:
         if self.is_open:
             self._notify(lambda source: source.training_function_begins(name, inputs))
 
-    def end_training_function(self, name: str, call: Optional[FunctionCall]) -> None:
+    def notify_end(self, name: str) -> None:
+        """Tell the sources that a training function ended."""
         if self.is_open:
             self._notify(lambda source: source.training_function_ends(name))
+
+    def end_training_function(self, name: str, call: Optional[FunctionCall]) -> None:
+        self.notify_end(name)
         self.end(call)
 
-    def _begin(self, function: str, marked: bool) -> Optional[FunctionCall]:
+    def _begin(self, function: str, is_marked: bool) -> Optional[FunctionCall]:
         function = function[:_LONGEST_NAME]
         with self._lock:
             self.call_counts[function] += 1
             iteration = self.call_counts[function]
         if not self.is_open or os.getpid() != self._process:
             return None
-        sources = self._sources_of(function, iteration, marked)
+        sources = self._sources_of(function, iteration, is_marked)
         if not sources:
             return None
         call = FunctionCall(function, iteration, sources, threading.get_ident())
@@ -178,11 +211,11 @@ class FunctionMemoryRecorder:
 
     # -- sources ----------------------------------------------------------------------------------------------------
 
-    def _sources_of(self, function: str, iteration: int, marked: bool) -> dict[str, Source]:
+    def _sources_of(self, function: str, iteration: int, is_marked: bool) -> dict[str, Source]:
         """The sources that read this call, opened."""
         if not self.selection.includes(iteration):
             return {}
-        kinds = self.selection.kinds_of(function, marked)
+        kinds = self.selection.kinds_of(function, is_marked)
         own_thread = self._is_own_thread()
         sources = {
             kind: source
@@ -204,33 +237,41 @@ class FunctionMemoryRecorder:
             for kind, source in list(self._sources.items()):
                 self._run_safely(kind, functools.partial(notify, source))
 
-    def _remove_hooks(self) -> None:
+    def remove_hooks(self) -> None:
+        """Remove the hooks on the model, for good."""
         for kind, source in list(self._sources.items()):
             if source.has_hooks:
-                del self._sources[kind]
-                if kind in self._opened:
-                    with suppress(Exception):
-                        source.close()
+                self._remove(kind)
+
+    def _remove(self, kind: str) -> None:
+        source = self._sources.pop(kind, None)
+        if source is not None and kind in self._opened:
+            with suppress(Exception):
+                source.close()
 
     def _read(self, call: FunctionCall, point: str) -> None:
-        reading = Reading(call.function, call.iteration, point, self._values(call, point))
+        values: Values = {}
+
+        def read(source: Source) -> None:
+            if point == START:
+                source.begin(call)
+            values.update(source.read(call, point))
+            if point == END:
+                source.end(call)
+
+        self._visit(call, read, backwards=point != START)
         try:
-            self._take(reading)
+            self._take(Reading(call.function, call.iteration, point, values))
         except Exception as error:
             if self.is_open:
                 self.close()
                 warn(f'MemProfiler stops reading memory: {type(error).__name__}: {error}. Training continues.')
 
-    def _values(self, call: FunctionCall, point: str) -> Values:
-        values: Values = {}
-        # The source that begins last ends first.
-        kinds = list(call.sources) if point == START else list(reversed(list(call.sources)))
-        for kind in kinds:
-            source = call.sources[kind]
+    def _visit(self, call: FunctionCall, action: Callable[[Source], None], *, backwards: bool = False) -> None:
+        """Run an action of each source that reads the call. ``backwards``: what begins last ends first."""
+        for kind, source in list(call.sources.items())[:: -1 if backwards else 1]:
             if kind in self._sources and not (source.one_thread and threading.get_ident() != call.thread):
-                read = source.begin if point == START else source.end
-                values.update(self._run_safely(kind, functools.partial(read, call)) or {})
-        return values
+                self._run_safely(kind, functools.partial(action, source))
 
     def _run_safely(self, kind: str, action: Callable[[], Any]) -> Any:
         """Run an action of a source. If it fails, remove the source and return None."""

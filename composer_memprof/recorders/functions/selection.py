@@ -8,8 +8,9 @@ from typing import Any, Optional, Union
 
 from composer_memprof.messages import check_one_of, must_be
 
+HISTORY = 'cuda_allocator_history'
 #: The kinds of sources, as finetuning-scheduler names them, and saved tensors.
-KINDS = ('cpu', 'cuda', 'cuda_allocator_history', 'fsdp', 'saved_tensors')
+KINDS = ('cpu', 'cuda', HISTORY, 'fsdp', 'saved_tensors')
 #: Values from hooks around the forward pass: for each function that one of the first three kinds reads.
 HOOKS = 'memory_hooks'
 _KINDS_WITH_HOOKS = frozenset(KINDS[:3])
@@ -47,6 +48,10 @@ class Selection:
 
     def is_last(self, iteration: int) -> bool:
         return iteration == self.last
+
+    def is_over(self, iteration: int) -> bool:
+        """True if no call after this one is read."""
+        return self.last is not None and iteration >= self.last
 
     def kinds_of(self, function: str, marked: bool) -> frozenset[str]:
         """The kinds of sources that read the function; ``marked``: True if the user marked it."""

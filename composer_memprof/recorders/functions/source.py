@@ -27,11 +27,18 @@ class Source:
     def close(self) -> None:
         """Called after the last call that it reads; a call may still be running."""
 
-    def begin(self, call: FunctionCall) -> Values:
+    def begin(self, call: FunctionCall) -> None:
+        """A call that it reads begins; its first reading follows."""
+
+    def read(self, call: FunctionCall, point: str) -> Values:
+        """The values at a moment of the call: ``START``, ``END``, or one that the user named."""
         return {}
 
-    def end(self, call: FunctionCall) -> Values:
-        return {}
+    def restart(self, call: FunctionCall) -> None:
+        """What it counts within the call counts from here on."""
+
+    def end(self, call: FunctionCall) -> None:
+        """The call ended; its last reading was before. It may have none, if the call was dropped."""
 
     def training_function_begins(self, name: str, inputs: Any) -> None:
         """Called as each training function begins, such as ``forward``, even if its call is not read."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
-from composer_memprof.recorders.functions.source import END, START, FunctionCall, Source, Values
+from composer_memprof.recorders.functions.source import FunctionCall, Source, Values
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
@@ -30,31 +30,27 @@ class HostSource(Source):
     def close(self) -> None:
         self._process.close()
 
-    def begin(self, call: FunctionCall) -> Values:
+    def read(self, call: FunctionCall, point: str) -> Values:
         usage = self._process.read()
         return {'rss': usage.rss, 'vms': usage.vms}
-
-    end = begin
 
 
 class CudaSource(Source):
     """``torch.cuda.memory_stats()``, such as ``active_bytes.all.peak``. Does not synchronize with the device."""
 
-    def begin(self, call: FunctionCall) -> Values:
+    def read(self, call: FunctionCall, point: str) -> Values:
         return dict(torch.cuda.memory_stats())
-
-    end = begin
 
 
 class AllocatorHistorySource(Source):
-    """A snapshot of the CUDA allocator, with its history so far, at the start and end of a call.
+    """A snapshot of the CUDA allocator, with its history so far, at each reading of a call.
 
     Args:
-        history (AllocatorHistory): recorded while the source is open.
-        take (Callable): called with the call, ``'start'`` or ``'end'``, and the history to take a snapshot of.
+        history (AllocatorHistory): recorded while the source is open. If it was begun before, it goes on.
+        take (Callable): called with the call, the point of the reading, and the history to take a snapshot of.
     """
 
-    one_thread = has_hooks = True
+    one_thread = True
 
     def __init__(self, history: AllocatorHistory, take: Callable[[FunctionCall, str, AllocatorHistory], None]) -> None:
         self._history = history
@@ -66,20 +62,16 @@ class AllocatorHistorySource(Source):
     def close(self) -> None:
         self._history.cancel()
 
-    def begin(self, call: FunctionCall) -> Values:
-        self._take(call, START, self._history)
-        return {}
-
-    def end(self, call: FunctionCall) -> Values:
-        self._take(call, END, self._history)
+    def read(self, call: FunctionCall, point: str) -> Values:
+        self._take(call, point, self._history)
         return {}
 
 
 class SavedTensorsSource(Source):
-    """Bytes that autograd saved since the start of the call.
+    """Bytes that autograd saved since the start of the call, its backward pass included.
 
-    ``npp_diff`` counts every save except of a parameter, as finetuning-scheduler does. ``saved_bytes_diff`` counts
-    each storage once, without inputs. Calls that overlap share one pair of hooks.
+    ``packed_bytes_diff`` counts every save except of a parameter, ``saved_bytes_diff`` each storage once, without
+    inputs. Calls that overlap share one pair of hooks.
 
     Args:
         model (Module): whose parameters are not counted.
@@ -95,7 +87,7 @@ class SavedTensorsSource(Source):
         self._running_calls = 0
 
     def so_far(self) -> tuple[int, int]:
-        """``npp_diff`` and ``saved_bytes_diff`` since the first running call began."""
+        """``packed_bytes_diff`` and ``saved_bytes_diff`` since the first running call began."""
         return self._recorder.so_far() if self._recorder is not None else (0, 0)
 
     def close(self) -> None:
@@ -105,28 +97,34 @@ class SavedTensorsSource(Source):
             if recorder.error is not None:
                 raise recorder.error
 
-    def begin(self, call: FunctionCall) -> Values:
+    def begin(self, call: FunctionCall) -> None:
         if self._recorder is None:
             recorder = SavedTensorsRecorder(self._model, self._functions)
             recorder.begin()
             self._recorder = recorder
         self._running_calls += 1
-        call.notes['saved'] = self._recorder, *self.so_far()
-        return {'npp_diff': 0, 'saved_bytes_diff': 0}
+        self.restart(call)
 
-    def end(self, call: FunctionCall) -> Values:
+    def restart(self, call: FunctionCall) -> None:
+        call.notes['saved'] = self._recorder, *self.so_far()
+
+    def read(self, call: FunctionCall, point: str) -> Values:
         recorder, packed_before, saved_before = call.notes['saved']
         if recorder is not self._recorder:  # the source was closed during the call
             return {}
         packed, saved = self.so_far()
+        return {'packed_bytes_diff': packed - packed_before, 'saved_bytes_diff': saved - saved_before}
+
+    def end(self, call: FunctionCall) -> None:
+        if call.notes['saved'][0] is not self._recorder:
+            return
         self._running_calls -= 1
         if not self._running_calls:
             self.close()
-        return {'npp_diff': packed - packed_before, 'saved_bytes_diff': saved - saved_before}
 
 
 class ModuleMemorySource(Source):
-    """Memory by category and module, of the outermost call.
+    """Memory by category and module, of each call. Of calls within one another, each has a recording of its own.
 
     Args:
         make (Callable): returns a recorder for the model in its current state.
@@ -140,35 +138,31 @@ class ModuleMemorySource(Source):
     ) -> None:
         self._make = make
         self._take = take
-        self._outermost: Optional[FunctionCall] = None
-        self._recorder: Optional[ModuleMemoryRecorder] = None
+        self._recorders: dict[FunctionCall, ModuleMemoryRecorder] = {}
 
     def close(self) -> None:
-        recorder, self._recorder, self._outermost = self._recorder, None, None
-        if recorder is not None:
+        recorders, self._recorders = self._recorders, {}
+        for recorder in recorders.values():
             recorder.cancel()
 
-    def begin(self, call: FunctionCall) -> Values:
-        if self._outermost is None:
-            recorder = self._make()
-            recorder.start()
-            self._outermost, self._recorder = call, recorder
-        return {}
+    def begin(self, call: FunctionCall) -> None:
+        recorder = self._make()
+        recorder.start()
+        self._recorders[call] = recorder
 
-    def end(self, call: FunctionCall) -> Values:
-        if self._outermost is call and self._recorder is not None:
-            recorder, self._recorder, self._outermost = self._recorder, None, None
+    def end(self, call: FunctionCall) -> None:
+        recorder = self._recorders.pop(call, None)
+        if recorder is not None:
             self._take(call, recorder.stop())
-        return {}
 
     def training_function_begins(self, name: str, inputs: Any) -> None:
-        if self._recorder is None:
-            return
-        if name == FORWARD:
-            self._recorder.begin_batch(inputs)
-        elif name == OPTIMIZER_STEP:
-            self._recorder.begin_optimizer()
+        for recorder in self._recorders.values():
+            if name == FORWARD:
+                recorder.begin_batch(inputs)
+            elif name == OPTIMIZER_STEP:
+                recorder.begin_optimizer()
 
     def training_function_ends(self, name: str) -> None:
-        if self._recorder is not None and name == BACKWARD:
-            self._recorder.end_backward()
+        for recorder in self._recorders.values():
+            if name == BACKWARD:
+                recorder.end_backward()
