@@ -111,7 +111,7 @@ def test_what_fsdp2_gathers_and_reduces_is_no_activation(runs: Path, rank: int) 
     sizes = sizes_at_peak(device)
     assert device.peak.phase == 'backward'
     assert sizes['parameter'] == shard
-    assert sizes['optimizer_state'] == 2 * shard + 14 * 4 + 4, 'and Composer adds a number'
+    assert sizes['optimizer_state'] == 2 * shard + 14 * 4
     assert sizes['all_gather'] >= BLOCK and sizes['reduce_scatter'] >= BLOCK
     assert sizes['unsharded_parameter'] >= BLOCK
     rows = 2
@@ -124,5 +124,7 @@ def test_parameters_kept_gathered_and_gradients_kept_unreduced_are_told_from_the
     sizes = sizes_at_peak(device)
     whole = 3 * BLOCK + HEAD
     assert sizes['parameter'] == shard
-    assert sizes['unsharded_parameter'] == sizes['unsharded_gradient'] == whole
-    assert device.allocated_at_start >= shard + 2 * whole
+    assert sizes['unsharded_gradient'] == whole
+    # A forward lets its blocks go, the backward gathers them again.
+    assert sizes['unsharded_parameter'] in [blocks * BLOCK + HEAD for blocks in (1, 2, 3)]
+    assert 0 <= device.allocated_at_start - shard - 2 * whole < 4096, 'and the batch and the last outputs'
