@@ -5,14 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= yamls/quickstart.yaml
 PAGES := tests/pages
+# mosaicml's pins forbid a newer torch, but it imports and trains with this one.
+NEWEST_TORCH ?= torch==2.15.0 torchvision==0.29.2
+NEWEST_VENV := .venv-newest-torch
 # The node of the virtual environment, so that none need be installed.
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu bench lint docs clean
+.PHONY: help run test test-dist test-gpu test-newest-torch bench lint docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 run: $(VENV)/.installed  ## train the quickstart and list the files it wrote
 	$(BIN)/composer-memprof train $(CONFIG) $(ARGS)
@@ -27,6 +30,9 @@ test-dist: $(VENV)/.installed-dev  ## the tests on two ranks over gloo
 
 test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-newest-torch: $(NEWEST_VENV)/.installed-dev  ## all tests on the newest torch that mosaicml imports with, in an environment of its own
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
@@ -50,7 +56,7 @@ docs: $(VENV)/.installed-dev  ## the API reference, from the docstrings, in buil
 	$(BIN)/python -c "$$PDOC" --docformat google -o build/docs composer_memprof $(addprefix composer_memprof.,$(ROOMS))
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf $(VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(NEWEST_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.
@@ -79,3 +85,13 @@ $(VENV)/.installed-dev: setup.cfg $(BIN)/python
 	@echo 'installing composer_memprof and its tests into $(VENV) (once; about 5 GB with torch)'
 	$(call install,-e '.[dev]')
 	@touch $@ $(VENV)/.installed
+
+# uv alone can install against a pin.
+$(NEWEST_VENV)/.installed-dev: setup.cfg Makefile
+	@echo 'installing composer_memprof and its tests with $(NEWEST_TORCH) into $(NEWEST_VENV) (once; about 5 GB)'
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	@$(NEWEST_VENV)/bin/python -m pip install --quiet uv
+	@printf '%s\n' $(NEWEST_TORCH) > $(NEWEST_VENV)/overrides.txt
+	@$(NEWEST_VENV)/bin/uv pip install --quiet --python $(NEWEST_VENV)/bin/python \
+		--overrides $(NEWEST_VENV)/overrides.txt -e '.[dev]'
+	@touch $@

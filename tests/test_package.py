@@ -35,7 +35,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this checkout to build in, as a clone has it."""
     folder = tmp_path_factory.mktemp('checkout') / 'clone'
     ignored = shutil.ignore_patterns(
-        '.venv', '.git', 'runs', 'build', 'dist', '*.egg-info', '__pycache__', 'node_modules', '.*_cache', '.hypothesis'
+        *('.venv*', '.git', 'runs', 'build', 'dist', '*.egg-info', '__pycache__', 'node_modules', '.*_cache'),
+        '.hypothesis',
     )
     shutil.copytree(ROOT, folder, symlinks=True, ignore=ignored)
     return folder
