@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Iterator, Sequence
+from typing import Any, Union
 
 logger = logging.getLogger('composer_memprof')
 # Otherwise logging prints a warning on stderr a second time where nobody has configured it.
@@ -44,15 +45,29 @@ def warn(message: str) -> None:
         sys.stderr.write(f'composer_memprof: {message}\n')
 
 
-def log_error(message: str, error: Optional[BaseException] = None) -> None:
+def log_error(message: str, error: Union[BaseException, str, None] = None) -> None:
     """Log ``message`` at DEBUG with the traceback of ``error``, or of the error being handled. Never raises.
+
+    ``error`` may be the text of a traceback, which came from a child process.
 
     >>> try:
     ...     1 / 0
     ... except ZeroDivisionError:
     ...     log_error('HostRSS could not read the memory of a worker')
     """
-    _log(logging.DEBUG, message, exc_info=True if error is None else error)
+    if isinstance(error, str):
+        _log(logging.DEBUG, f'{message}\n{error}')
+    else:
+        _log(logging.DEBUG, message, exc_info=True if error is None else error)
+
+
+@contextlib.contextmanager
+def errors_logged(message: str) -> Iterator[None]:
+    """Go on after the block if it raises; ``message`` and the traceback are logged at DEBUG."""
+    try:
+        yield
+    except Exception:
+        log_error(message)
 
 
 def _log(level: int, message: str, **more: Any) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from composer.core import Callback
 
+from composer_memprof import HostRSS
+from composer_memprof.artifacts import exiting
+from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.push import push
-from tests.conftest import child_environment, entries, s3_environment
+from tests.conftest import child_environment, entries, make_trainer, s3_environment, train
 
 #: A run of 30 batches with all three callbacks, whose windows are open at batch 8, when something happens.
 _RUN = """
@@ -197,12 +203,13 @@ from composer.core import Callback
 from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from tests.conftest import make_trainer
 
-where, after, numbers = sys.argv[1], sys.argv[2], [getattr(signal, name) for name in sys.argv[3:]]
+where, after, *names = sys.argv[1:]
 
 def come(here):
-    if here == where:
-        for number in numbers:
-            os.kill(os.getpid(), number)
+    for name in names if here == where else []:
+        if name == 'SystemExit':
+            sys.exit(7)
+        os.kill(os.getpid(), getattr(signal, name))
 
 class Users(Callback):
     def __init__(self, name):
@@ -239,11 +246,11 @@ if __name__ == '__main__':
 USERS = ['first', 'between', 'last']
 
 
-def close_amid(where: str, after: str, *numbers: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+def close_amid(where: str, after: str, *names: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
     """The job, and the status of each file by its kind."""
     Path('job.py').write_text(_CLOSES)
     job = subprocess.run(
-        [sys.executable, 'job.py', where, after, *numbers],
+        [sys.executable, 'job.py', where, after, *names],
         env=child_environment(),
         capture_output=True,
         text=True,
@@ -276,3 +283,94 @@ def test_a_second_ctrl_c_breaks_the_closes_off_and_no_profiler_keeps_the_process
     assert 'close last' not in job.stdout
     assert job.returncode == 1, 'it ended by itself'
     assert files['memory_snapshot'] == 'saved' and 'torch_profiler' not in files
+
+
+def test_a_close_of_the_users_that_exits_takes_no_recording_along() -> None:
+    job, files = close_amid('between', 'exit', 'SystemExit')
+    assert 'close last' not in job.stdout, 'Composer closes nothing after it'
+    assert files == dict.fromkeys(KINDS, 'saved')
+    assert job.returncode == 1
+
+
+def test_ctrl_c_amid_the_closes_ends_the_wait_for_uploads() -> None:
+    import socket
+
+    with socket.socket() as silent:  # accepts connections and never answers
+        silent.bind(('127.0.0.1', 0))
+        silent.listen()
+        Path('job.py').write_text(
+            _CLOSES.replace('  Ours(', "  Ours(close_timeout=80000, remote_file_name='s3://runs/x'")
+        )
+        job = subprocess.run(
+            [sys.executable, 'job.py', 'last', 'exit', 'SIGINT'],
+            env=child_environment(**s3_environment(f'http://127.0.0.1:{silent.getsockname()[1]}')),
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert job.returncode == 1
+    assert 'some files were not uploaded in time. Upload them with: composer-memprof push' in job.stderr
+
+
+class _Closes(Callback):
+    """A callback of the user's, after ours, that does something in its close."""
+
+    def __init__(self, does: Callable[[], object]) -> None:
+        self.does = does
+        self.said: list[str] = []
+
+    def close(self, state: Any, logger: Any) -> None:
+        does, self.does = self.does, lambda: None
+        does()
+        self.said.append('close')
+
+    def post_close(self) -> None:
+        self.said.append('post_close')
+
+
+@pytest.fixture
+def stopped() -> Iterator[list[str]]:
+    """What a handler of the user's for SIGTERM has said."""
+    said: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: said.append('stopped'))
+    yield said
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_handler_of_the_users_is_called_once_all_are_closed(stopped: list[str]) -> None:
+    last = _Closes(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    last.said = stopped
+    train(HostRSS(), last, batches=2)
+    assert stopped == ['close', 'post_close', 'stopped']
+
+
+def test_signals_come_again_after_a_close_that_broke_off(stopped: list[str]) -> None:
+    def broken() -> None:
+        raise KeyboardInterrupt
+
+    later = HostRSS(filename='later.jsonl')
+    trainer = make_trainer(HostRSS(), _Closes(broken), later, batches=2)
+    trainer.fit()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped == ['stopped']
+    trainer.close()
+    assert {entry.status for entry in entries(Path('test-run'))} == {'saved'}
+    assert [type(callback) for callback in trainer.state.callbacks[-3:]] == [HostRSS, _Closes, HostRSS], (
+        'no other is left'
+    )
+
+
+def test_deadlines_come_sooner_once_the_process_leaves() -> None:
+    try:
+        before = Deadline(600, if_leaving=0)
+        uploads = Deadline(600, if_leaving=500, if_hurried=0)
+        assert before.left() > 500
+        exiting.leave()
+        assert before.left() == 0 and uploads.left() > 400 and Deadline(600, if_leaving=300).left() <= 300
+        exiting.leave(hurried=True)
+        assert uploads.left() == 0
+    finally:
+        exiting.stay()
+    assert before.left() > 500

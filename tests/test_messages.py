@@ -8,10 +8,14 @@ import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
+from composer.core import Timestamp
 
-from composer_memprof.messages import MemprofWarning, log_error, logger, warn
+from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.store import ArtifactStore, Part
+from composer_memprof.messages import MemprofWarning, errors_logged, log_error, logger, warn
 from tests.conftest import child_environment
 
 
@@ -108,3 +112,22 @@ def test_logging_at_interpreter_exit_is_safe() -> None:
     )
     assert 'at exit' in errors and 'late' in errors
     assert 'Exception ignored' not in errors and 'Traceback' not in errors
+
+
+def test_an_error_in_a_child_process_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def write(path: Path) -> None:
+        raise RuntimeError('a bug of ours')
+
+    store = ArtifactStore(Path('files').absolute(), Naming('{batch}', None, '.json'))
+    with caplog.at_level(logging.DEBUG, 'composer_memprof'), pytest.warns(MemprofWarning, match='could not be written'):
+        store.save([Part('host_rss', '.json', write)], Stamp('run', Timestamp()))
+        store.close(20)
+    (record,) = [record for record in caplog.records if 'Traceback' in record.getMessage()]
+    assert record.levelno == logging.DEBUG
+    assert "raise RuntimeError('a bug of ours')" in record.getMessage(), 'the line where it happened'
+
+
+def test_a_block_whose_error_is_logged_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, 'composer_memprof'), errors_logged('cleaning up failed'):
+        raise RuntimeError('ours')
+    assert 'cleaning up failed' in caplog.text and 'RuntimeError: ours' in caplog.text

@@ -157,6 +157,7 @@ class ArtifactStore:
             if result.folder_is_lost:
                 raise OSError(result.error)
             if result.entry is None:
+                log_error(f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written', result.traceback)
                 self._report_failed(part, stamp, result.error)
             else:
                 self._windows.add_file(result.entry, window)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,11 +58,13 @@ class Part:
 class WrittenFile:
     """The entry of a part that was written, or the error.
 
-    ``folder_is_lost``: the folder takes no file, so the other parts would fail too.
+    ``traceback``: of the error, as text, since it may come from a child process. ``folder_is_lost``: the folder takes no
+    file, so the other parts would fail too.
     """
 
     entry: Optional[Entry] = None
     error: str = ''
+    traceback: str = ''
     folder_is_lost: bool = False
 
 
@@ -77,7 +80,7 @@ def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: 
     try:
         hidden, size, sha256 = _write_hidden(folder.path, part)
     except Exception as error:  # the other parts are still written
-        return WrittenFile(error=f'{type(error).__name__}: {error}')
+        return WrittenFile(error=f'{type(error).__name__}: {error}', traceback=traceback.format_exc())
     try:
         name = folder.publish(file, hidden, number)
         entry = folder.saved_entry(file, name, size, sha256)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Optional
@@ -35,7 +35,7 @@ from composer_memprof.callbacks.framework.run_checks import check_output, check_
 from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
 from composer_memprof.callbacks.framework.stage_events import StageEvents
 from composer_memprof.callbacks.framework.stage_windows import StageWindows
-from composer_memprof.messages import log_error, warn
+from composer_memprof.messages import errors_logged, log_error, warn
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
@@ -327,7 +327,8 @@ class ProfilingCallback(StageEvents):
         except Exception as error:  # the other callbacks are still to be closed
             self._disable(error)
         finally:
-            _ignore_errors(self.yield_resources)
+            with errors_logged('cleaning up failed too'):
+                self.yield_resources()
         store, self._store = self._store, None
         closing.is_closed(self)
         store.close(self.output.close_timeout)
@@ -433,7 +434,8 @@ class ProfilingCallback(StageEvents):
             try:
                 self._stop(state, self._windows.stamp(self._stage, state))
             except Exception:
-                _ignore_errors(self._cancel)
+                with errors_logged('cleaning up failed too'):
+                    self._cancel()
                 raise
             finally:
                 exclusive.release(self.session)
@@ -483,8 +485,10 @@ class ProfilingCallback(StageEvents):
         busy = self._life in (_RECORDING, _WARMING_UP)
         self._life = _DISABLED
         if busy:
-            _ignore_errors(self._cancel)
-        _ignore_errors(self.yield_resources)
+            with errors_logged('cleaning up failed too'):
+                self._cancel()
+        with errors_logged('cleaning up failed too'):
+            self.yield_resources()
         exclusive.release(self.session)
 
     def _warn_of_unfinished(self, state: State) -> None:
@@ -492,11 +496,3 @@ class ProfilingCallback(StageEvents):
         if not silent and self.when.schedule.ends_by_itself:
             batch = state.timestamp.batch.value
             warn_of_unfinished(type(self).__name__, batch, inside=self.is_recording, obstacle=self._obstacle)
-
-
-def _ignore_errors(action: Callable[[], object]) -> None:
-    """Clean up after an error that was reported; a second error adds nothing."""
-    try:
-        action()
-    except Exception:
-        log_error('cleaning up failed too')
