@@ -290,6 +290,31 @@ def test_a_line_that_steps_an_optimizer_is_told_with_the_frame_of_torch_that_ask
     ]
 
 
+@pytest.mark.parametrize(
+    'generated',
+    [
+        '/tmp/torchinductor_me/x4/cx4hy6kvewxjq5ioxvllhsdq5yzyrmkygpd3ww4j5vjqmcz7pvkl.py',
+        '/scratch/cache/4v/c4vq2ulvwzmvyt4lrnvyhiimm27hqjlxjf2zxsfrpufrm2hzl6te.py',
+        '/home/me/.triton/cache/ab12/kernel.py',
+        '<eval_with_key>.3',
+    ],
+)
+def test_code_that_a_compiler_generated_is_folded(generated: str) -> None:
+    call = {'filename': generated, 'line': 7, 'name': 'call'}
+    inductor = {'filename': f'{SITE}/_inductor/utils.py', 'line': 1, 'name': 'run'}
+    (holder,) = device(plain(event('alloc', 512, 8, [call, inductor, FORWARD, FRAME]))).peak.holders
+    assert [frame.filename for frame in holder.frames] == [FRAME['filename']]
+    assert holder.category == 'activation' and holder.within is not None and holder.within.name == 'run'
+
+
+def test_a_function_that_autograd_calls_in_its_thread_is_backward() -> None:
+    applies = {'filename': f'{SITE}/autograd/function.py', 'line': 1, 'name': 'apply'}
+    runs = {'filename': f'{SITE}/_functorch/_aot_autograd/runtime_wrappers.py', 'line': 1, 'name': 'call_func'}
+    call = {'filename': '/tmp/torchinductor_me/ab/x.py', 'line': 7, 'name': 'call'}
+    assert category_of(plain(event('alloc', 512, 8, [call, runs, applies])))[0] == 'gradient'
+    assert category_of(plain(event('alloc', 512, 8, [applies, FRAME])))[0] == 'unknown', 'called by the user'
+
+
 def test_backward_without_python_frames_is_told_by_its_node() -> None:
     names = (
         'at::_ops::bmm::call(x)',

@@ -17,8 +17,9 @@ from composer_memprof.analysis.memory.diff import CategoryChange, DeviceDiff, Di
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
+from composer_memprof.analysis.run import RankSnapshot
 from composer_memprof.analysis.snapshot.model import Frame
-from composer_memprof.messages import human_bytes
+from composer_memprof.messages import human_bytes, printable
 from composer_memprof.report.text.places import library_frame_text
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
@@ -47,12 +48,22 @@ def report_text(report: SnapshotReport) -> RenderableType:
     return Group(*parts)
 
 
+def chosen_text(chosen: RankSnapshot) -> str:
+    """Which of a run's snapshots is shown, and why: the path, and a line if other ranks have one too."""
+    lines = [printable(str(chosen.path))]
+    if chosen.failure or chosen.others:
+        why = f'rank {chosen.rank} {chosen.failure}' if chosen.failure else f'the newest of rank {chosen.rank}'
+        others = f'; {_count(chosen.others, "other rank")} with a snapshot' if chosen.others else ''
+        lines.append(f'({why}{others})')
+    return '\n'.join(lines)
+
+
 def diff_text(found: Diff) -> RenderableType:
     """The output of ``diff``."""
     parts: list[RenderableType] = []
     for device in found.devices:
         parts += _device_diff(device)
-    parts += [Text(note, style='dim') for note in found.notes]
+    parts += [Text(printable(note), style='dim') for note in found.notes]
     return Group(*parts)
 
 
