@@ -17,6 +17,7 @@ import typer
 
 from composer_memprof import __version__
 from composer_memprof.examples.configs import shipped_configs
+from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show, show_own_warnings_plainly
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _report_run(runs: list[Run], as_json: bool) -> None:
         typer.echo(f'Next, try: {command}')  # on one line, to be copied
     page = page_to_open(result.artifacts)
     if page is not None:
-        typer.echo(f'or open in a browser: {page}')
+        typer.echo(f'or open in a browser: {printable(str(page))}')
 
 
 @app.command()
@@ -169,7 +170,7 @@ def push(
 
     results = pushing.push(folder, report=report)
     if not results and not as_json:
-        typer.echo(f'nothing to upload under {folder}')
+        typer.echo(f'nothing to upload under {printable(str(folder))}')
     if any(pushed.error is not None for pushed in results):
         raise typer.Exit(1)
 
@@ -191,22 +192,23 @@ def inspect(
       composer-memprof inspect rank0.20.pickle --json
     """
     from composer_memprof.analysis.memory.snapshot_report import report_on
-    from composer_memprof.analysis.run import snapshots_by_rank
+    from composer_memprof.analysis.run import snapshot_to_show
     from composer_memprof.analysis.snapshot.loading import load_snapshot
-    from composer_memprof.report.text.snapshot_tables import report_text
+    from composer_memprof.report.text.snapshot_tables import chosen_text, report_text
 
     with _file_errors_in_one_line(snapshot):
-        given, snapshot = snapshot, next(iter(snapshots_by_rank(snapshot).values()))
-        report = report_on(load_snapshot(snapshot, limit_memory=True))
+        chosen = snapshot_to_show(snapshot)
+        report = report_on(load_snapshot(chosen.path, limit_memory=True))
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(report)))
+        file = {'path': str(chosen.path), 'rank': chosen.rank, 'failure': chosen.failure, 'others': chosen.others}
+        typer.echo(json.dumps({**dataclasses.asdict(report), 'file': file}))
         return
-    if given != snapshot:
-        typer.echo(f'{snapshot}')
+    if chosen.rank is not None:
+        typer.echo(chosen_text(chosen))
     if report.devices:
         show(report_text(report))
     else:
-        typer.echo(f'{snapshot}: no allocation was recorded')
+        typer.echo(f'{printable(str(chosen.path))}: no allocation was recorded')
 
 
 @app.command()

@@ -138,6 +138,11 @@ def allowed_are(allowed: Sequence[str], word: object) -> str:
     return f'allowed are {", ".join(allowed)}{nearest(word, allowed)}'
 
 
+def printable(text: str) -> str:
+    """Control characters and lone surrogates replaced by ``?``: the text may end in a terminal or a page."""
+    return text if text.isprintable() else ''.join(letter if letter.isprintable() else '?' for letter in text)
+
+
 def human_bytes(count: float) -> str:
     """``'1.5 GiB'`` of 1610612736."""
     size, unit = float(count), 'B'

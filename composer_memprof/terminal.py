@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
-from composer_memprof.messages import MemprofWarning
+from composer_memprof.messages import MemprofWarning, printable
 
 
 def show(renderable: RenderableType) -> None:
@@ -33,8 +33,9 @@ class _Unpadded:
 
 
 def say(message: str) -> None:
-    """Write a message to the person who typed the command."""
-    sys.stderr.write(f'composer-memprof: {message}\n')
+    """Write a message to the person who typed the command. It may quote a file that is not trusted."""
+    text = '\n'.join(map(printable, message.split('\n')))
+    sys.stderr.write(f'composer-memprof: {text}\n')
 
 
 def show_own_warnings_plainly() -> None:

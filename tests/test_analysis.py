@@ -167,6 +167,30 @@ def test_a_snapshot_of_this_cpu_names_the_line_that_allocated() -> None:
     assert device.reserved_peak is None, 'a CPU reserves nothing'
 
 
+def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path) -> None:
+    code = (
+        'import torch; from composer_memprof.recorders.allocations.cpu_allocations import *; '
+        'from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle; '
+        'from composer_memprof.recorders.kineto import KinetoRecorder; from pathlib import Path\n'
+        'function = torch.compile(lambda x: (x @ x).sin() @ x)\n'
+        'def calls():\n'
+        '    return function(torch.ones(300, 300))\n'
+        'calls()\n'
+        'with KinetoRecorder(**PROFILE_ARGUMENTS) as recorder: calls()\n'
+        'write_pickle(snapshot_of(recorder.result), Path("compiled.pickle"))\n'
+    )
+    Path('calls.py').write_text(code)
+    environment = child_environment(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / 'cache'))
+    ran = subprocess.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=environment)
+    if 'InvalidCxxCompiler' in ran.stderr:
+        pytest.skip('there is no C++ compiler')
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    (device,) = report_on(load_snapshot(Path('compiled.pickle'))).devices
+    largest = device.peak.holders[0]
+    assert largest.bytes >= 2 * 300 * 300 * 4
+    assert {Path(frame.filename).name for holder in device.peak.holders for frame in holder.frames} == {'calls.py'}
+
+
 # -- the command --------------------------------------------------------------------------------------------------
 
 

@@ -290,6 +290,31 @@ def test_a_line_that_steps_an_optimizer_is_told_with_the_frame_of_torch_that_ask
     ]
 
 
+@pytest.mark.parametrize(
+    'generated',
+    [
+        '/tmp/torchinductor_me/x4/cx4hy6kvewxjq5ioxvllhsdq5yzyrmkygpd3ww4j5vjqmcz7pvkl.py',
+        '/scratch/cache/4v/c4vq2ulvwzmvyt4lrnvyhiimm27hqjlxjf2zxsfrpufrm2hzl6te.py',
+        '/home/me/.triton/cache/ab12/kernel.py',
+        '<eval_with_key>.3',
+    ],
+)
+def test_code_that_a_compiler_generated_is_folded(generated: str) -> None:
+    call = {'filename': generated, 'line': 7, 'name': 'call'}
+    inductor = {'filename': f'{SITE}/_inductor/utils.py', 'line': 1, 'name': 'run'}
+    (holder,) = device(plain(event('alloc', 512, 8, [call, inductor, FORWARD, FRAME]))).peak.holders
+    assert [frame.filename for frame in holder.frames] == [FRAME['filename']]
+    assert holder.category == 'activation' and holder.within is not None and holder.within.name == 'run'
+
+
+def test_a_function_that_autograd_calls_in_its_thread_is_backward() -> None:
+    applies = {'filename': f'{SITE}/autograd/function.py', 'line': 1, 'name': 'apply'}
+    runs = {'filename': f'{SITE}/_functorch/_aot_autograd/runtime_wrappers.py', 'line': 1, 'name': 'call_func'}
+    call = {'filename': '/tmp/torchinductor_me/ab/x.py', 'line': 7, 'name': 'call'}
+    assert category_of(plain(event('alloc', 512, 8, [call, runs, applies])))[0] == 'gradient'
+    assert category_of(plain(event('alloc', 512, 8, [applies, FRAME])))[0] == 'unknown', 'called by the user'
+
+
 def test_backward_without_python_frames_is_told_by_its_node() -> None:
     names = (
         'at::_ops::bmm::call(x)',
@@ -426,6 +451,61 @@ def test_the_end_of_memory_says_what_was_asked_and_what_there_was() -> None:
     assert oom is not None
     assert (oom.requested, oom.free, oom.allocated, oom.reserved, oom.total) == (999, 55, 100, 4096, 5000)
     assert (oom.batch, oom.phase, oom.asked[0].name) == (1, 'optimizer', 'greedy')
+
+
+def fails(name: str, size: int, free: int, time: int) -> dict[str, Any]:
+    asked = {**event('oom', 0, size, [{**FRAME, 'name': name}], time), 'device_free': free}
+    del asked['addr']
+    return asked
+
+
+def out_of_memory_three_times() -> dict[str, Any]:
+    """As of another program: it frees and tries again twice, and then frees everything, and allocates more."""
+    return plain(
+        event('alloc', 512, 3 << 20, [FORWARD, FRAME], 1),
+        fails('first', 9 << 20, 1 << 20, 2),
+        event('alloc', 4 << 20, 1 << 20, [OPTIMIZER, FRAME], 3),
+        fails('second', 8 << 20, 2 << 20, 4),
+        fails('third', 7 << 20, 3 << 20, 5),
+        *freed(512, 3 << 20, [BACKWARD, FRAME], 6),
+        event('alloc', 16 << 20, 20 << 20, [FRAME], 7),
+        segments=[segment((4 << 20, 1 << 20), (16 << 20, 20 << 20), total=40 << 20)],
+    )
+
+
+def test_each_failed_allocation_of_another_program_is_told_from_its_event() -> None:
+    found = answer(out_of_memory_three_times())
+    mib = 1 << 20
+    assert [(oom.asked[0].name, oom.requested, oom.free, oom.allocated) for oom in found.ooms] == [
+        ('first', 9 * mib, 1 * mib, 3 * mib),
+        ('second', 8 * mib, 2 * mib, 4 * mib),
+        ('third', 7 * mib, 3 * mib, 4 * mib),
+    ]
+    assert found.oom == found.ooms[-1]
+    (device,) = found.devices
+    assert [(peak.event, peak.bytes) for peak in device.at_failures] == [(1, 3 * mib), (3, 4 * mib), (4, 4 * mib)]
+    assert device.at_failure == device.at_failures[-1] and device.peak.bytes == 21 * mib
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(report_text(found))
+    printed = console.export_text()
+    for words in (
+        'Out of memory (1 of 3) on device 0: 9.0 MiB requested',
+        '3.0 MiB activation\n      me/train.py:7 first',
+        'Out of memory (3 of 3) on device 0: 7.0 MiB requested',
+        '3.0 MiB activation, 1.0 MiB optimizer state',
+        'At the failure on device 0: 4.0 MiB allocated',
+    ):
+        assert words in printed, printed
+
+
+def test_what_a_recorder_noted_counts_for_the_last_failure_alone() -> None:
+    content = out_of_memory_three_times() | {'composer_memprof': {'oom': {'free': 5, 'message': 'no memory'}}}
+    assert [(oom.free, oom.message) for oom in answer(content).ooms] == [
+        *((1 << 20, None), (2 << 20, None), (5, 'no memory'))
+    ]
+    content['composer_memprof'] = {'error': 'ValueError: later'}
+    (device,) = answer(content).devices
+    assert device.at_failure is not None and device.at_failure.event == 8, 'at the end, where the error came'
 
 
 def test_a_summary_stays_small_and_says_the_most() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from composer_memprof.analysis.memory.diff import diff
-from composer_memprof.analysis.run import list_artifacts, snapshots_by_rank
+from composer_memprof.analysis.run import RunResult, list_artifacts, snapshot_to_show, snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.artifacts.manifest import Entry, append_line
+from composer_memprof.report.text.run_table import next_command, run_table
 from tests.conftest import child_environment
 from tests.snapshots import FRAME, event, plain, saved, segment
 
@@ -131,3 +134,50 @@ def test_diff_refuses_in_one_line() -> None:
 def test_events_that_were_left_out_are_named_with_their_file() -> None:
     found = diff(saved(BEFORE, 'a'), saved(plain(*BEFORE['device_traces'][0], event('new', 0, 1)), 'b'))
     assert found.notes == ["b: Events of an action that is not known here were ignored: 1 of 'new'."]
+
+
+# -- which of a run's snapshots is inspected ----------------------------------------------------------------------
+
+
+def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+
+
+def test_of_a_run_the_rank_that_ran_out_of_memory_is_shown_and_why() -> None:
+    for rank in range(4):
+        listed('run', f'rank{rank}.9.pickle', BEFORE, rank=rank, batch=9)
+    assert snapshot_to_show(Path('run')).rank == 0
+    listed('run', 'rank1.8.exception.pickle', BEFORE, rank=1, batch=8)  # ended because rank 2 did
+    for rank, name, when in ((3, 'rank3.5.oom.pickle', 2000), (2, 'rank2.5.oom.pickle', 1000)):
+        listed('run', name, AFTER, rank=rank, batch=5)
+        os.utime(Path('run/torch_traces') / name, (when, when))
+    chosen = snapshot_to_show(Path('run'))
+    assert (chosen.path.name, chosen.rank, chosen.others) == ('rank2.5.oom.pickle', 2, 3), 'the first that did'
+    first, second, *_ = inspect('run').stdout.splitlines()
+    assert first.endswith('run/torch_traces/rank2.5.oom.pickle')
+    assert second == '(rank 2 ran out of memory; 3 other ranks with a snapshot)'
+    told = json.loads(inspect('run', '--json').stdout)['file']
+    assert (told['rank'], told['failure'], told['others']) == (2, 'ran out of memory', 3)
+
+
+def test_names_in_a_manifest_cannot_control_the_terminal() -> None:
+    odd = 'rank0.\x1b[2J\n\r.pickle'
+    listed('run', odd, BEFORE)
+    ran = inspect('run')
+    assert ran.returncode == 0 and '\x1b' not in ran.stdout and '\r' not in ran.stdout
+    assert ran.stdout.splitlines()[0].endswith('rank0.?[2J??.pickle')
+    listed('run', odd, plain())
+    assert '\x1b' not in inspect('run').stdout
+    (Path('run/torch_traces') / odd).write_bytes(b'x')
+    for refused in (inspect('run'), command('run', 'run'), inspect('missing\x1b[2J')):
+        assert refused.returncode in (1, 2) and '\x1b' not in refused.stderr, refused.stderr
+    console = Console(record=True, width=120, file=io.StringIO())
+    result = RunResult('x\x1b[2J', 1, None, None, list_artifacts([Path('run')], recursive=True))
+    console.print(run_table(result))
+    assert '\x1b' not in console.export_text(), 'of the table'
+    assert '\x1b' not in str(next_command(result.artifacts))

@@ -586,6 +586,20 @@ def test_of_thousands_of_segments_the_largest_are_drawn_and_the_others_as_one(op
     assert page.locator('img').count() == 0
 
 
+def test_each_failed_allocation_of_another_program_is_told_on_the_page() -> None:
+    content = recorded(
+        ('alloc', 1, 16 * MIB, 'early'),
+        ('oom', 8 * MIB, 32 * MIB, 'asks'),
+        ('oom', 9 * MIB, 31 * MIB, 'asks again'),
+    )
+    page = snapshot_page(content, 'x')
+    first, last = (page.index(f'Out of memory ({number} of 2)') for number in (1, 2))
+    assert last < first, 'the last one comes first'
+    assert '31.0 MiB requested' in page[last:first] and 'asks again' in page[last:first]
+    assert '32.0 MiB requested' in page[first:] and '8.0 MiB free on the device' in page[first:]
+    assert page.count('class="to-failure"') == 1 and 'At the failure <strong>16.0 MiB' in page
+
+
 # -- a failure ----------------------------------------------------------------------------------------------------
 
 

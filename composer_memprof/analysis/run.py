@@ -12,6 +12,8 @@ from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.manifest import Entry, find_manifests, read_manifest
 
 _SNAPSHOT = 'memory_snapshot'
+#: Marks in the name of a snapshot that was taken for a failure, the worst last, and what happened to its rank.
+_FAILURES = (('', ''), ('.exception.', 'failed'), ('.oom.', 'ran out of memory'))
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,27 @@ def list_artifacts(folders: Iterable[Path], recursive: bool = False) -> list[Art
     return sorted(artifacts, key=lambda artifact: (artifact.entry.batch, artifact.entry.rank))
 
 
+@dataclass(frozen=True)
+class RankSnapshot:
+    """The snapshot of one rank that tells most.
+
+    Args:
+        path (Path): the file.
+        rank (int, optional): None for a file that was named itself.
+        failure (str): ``'ran out of memory'``, ``'failed'``, or ``''``.
+        others (int): number of further ranks that have a snapshot.
+    """
+
+    path: Path
+    rank: Optional[int]
+    failure: str
+    others: int
+
+
 def snapshots_by_rank(path: Path) -> dict[Optional[int], Path]:
     """The memory snapshot of each rank of the run in folder ``path``, or the file ``path`` itself as that of rank None.
 
-    A rank's snapshot of a failure comes before its others, then the one of the latest batch.
+    A rank's snapshot of memory that ran out comes first, then one of another failure, then the one of the latest batch.
 
     Raises:
         SnapshotError: if no manifest lists a snapshot that exists, or one lists a file outside its folder.
@@ -84,7 +103,41 @@ def snapshots_by_rank(path: Path) -> dict[Optional[int], Path]:
     """
     if not path.is_dir():
         return {None: path}
-    best: dict[Optional[int], tuple[bool, int, float, Path]] = {}
+    best = _best_by_rank(path)
+    return {rank: found.file for rank, found in sorted(best.items())}
+
+
+def snapshot_to_show(path: Path) -> RankSnapshot:
+    """The snapshot of the run in folder ``path`` that tells most, or the file ``path`` itself.
+
+    Memory that ran out comes first, then another failure, each on the rank where it came first: one rank's failure ends
+    the others. Without a failure it is the first rank's.
+
+    Raises:
+        SnapshotError: as :func:`snapshots_by_rank`.
+        OSError: if a manifest can't be read.
+    """
+    if not path.is_dir():
+        return RankSnapshot(path, None, '', 0)
+    best = _best_by_rank(path)
+    level = max(found.failure for found in best.values())
+    when = {rank: found.time if level else rank for rank, found in best.items() if found.failure == level}
+    rank = min(when, key=lambda rank: (when[rank], rank))
+    return RankSnapshot(best[rank].file, rank, _FAILURES[level][1], len(best) - 1)
+
+
+@dataclass(frozen=True, order=True)
+class _Found:
+    """A snapshot of a rank; the largest one tells most."""
+
+    failure: int
+    batch: int
+    time: float
+    file: Path
+
+
+def _best_by_rank(path: Path) -> dict[int, _Found]:
+    best: dict[int, _Found] = {}
     for artifact in list_artifacts([path], recursive=True):
         entry = artifact.entry
         if entry.kind != _SNAPSHOT or entry.status == 'open':
@@ -94,9 +147,9 @@ def snapshots_by_rank(path: Path) -> dict[Optional[int], Path]:
         except ValueError as error:
             raise SnapshotError(str(error)) from None
         if file.is_file():
-            of_failure = '.oom.' in file.name or '.exception.' in file.name
-            found = (of_failure, entry.batch, file.stat().st_mtime, file)
+            level = next((level for level, (mark, _) in enumerate(_FAILURES) if level and mark in file.name), 0)
+            found = _Found(level, entry.batch, file.stat().st_mtime, file)
             best[entry.rank] = max(best.get(entry.rank, found), found)
     if not best:
         raise SnapshotError(f'no manifest in {path} lists a memory snapshot that exists')
-    return {rank: found[-1] for rank, found in sorted(best.items(), key=lambda item: item[0] or 0)}
+    return best

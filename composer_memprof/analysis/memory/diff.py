@@ -10,7 +10,7 @@ from composer_memprof.analysis.memory.snapshot_report import DeviceReport, Snaps
 from composer_memprof.analysis.run import snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Frame
-from composer_memprof.analysis.snapshot.untrusted import printable
+from composer_memprof.messages import printable
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,21 @@
-"""The failure that a snapshot was taken for: when it was, what was requested, and how much memory there was."""
+"""The failures in a snapshot: when they were, what was requested, and how much memory there was."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
 from composer_memprof.analysis.memory.frames import own_frames, within_library
 from composer_memprof.analysis.memory.phases import batch_and_phase
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, OutOfMemory, Snapshot
+
+#: Most failed allocations of a device, the last ones: a program may try again and again.
+_MOST = 50
+#: What a recorder may have noted of one.
+_NUMBERS = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message')
 
 
 @dataclass(frozen=True)
@@ -45,35 +50,50 @@ class OutOfMemoryEvent:
 
 
 def failure_moment(snapshot: Snapshot, history: DeviceHistory) -> Optional[int]:
-    """The number of events before the training failed: before the last ``oom`` event, or all if there is none.
+    """The number of events before the last allocation that failed, or all of them if another error ended the training.
 
-    None if the snapshot was not taken for a failure.
+    None if nothing failed.
     """
-    if not snapshot.error and snapshot.oom is None:
-        return None
-    out_of_memory = np.flatnonzero(history.action == OOM)
-    return int(out_of_memory[-1]) if len(out_of_memory) else len(history.action)
+    out_of_memory = out_of_memory_moments(history)
+    if len(out_of_memory) and (snapshot.oom is not None or not snapshot.error):
+        return int(out_of_memory[-1])
+    return len(history.action) if snapshot.error or snapshot.oom is not None else None
 
 
-def out_of_memory_of(
+def out_of_memory_moments(history: DeviceHistory) -> np.ndarray:
+    """The number of events before each of the last allocations that failed, int64."""
+    return np.flatnonzero(history.action == OOM)[-_MOST:]
+
+
+def out_of_memory_events(
     snapshot: Snapshot, totals: Sequence[tuple[np.ndarray, Optional[np.ndarray]]]
-) -> Optional[OutOfMemoryEvent]:
-    """The allocation that failed, if one did.
+) -> list[OutOfMemoryEvent]:
+    """The allocations that failed, oldest first, at most 50 of a device. Training may have gone on after any of them.
 
     Args:
         snapshot (Snapshot): the snapshot.
         totals (Sequence): for each device the bytes allocated before the first event and after each, and the bytes
             reserved, or None if they are not known.
     """
-    found = None if snapshot.oom is None else _as_recorded(snapshot.oom)
-    for history, (allocated, reserved) in zip(snapshot.devices, totals):
-        if np.any(history.action == OOM) and (found is None or found.device in (None, history.device)):
-            found = _as_in_history(snapshot, history, allocated, reserved, found)
-    if found is not None and found.events is None and snapshot.devices:
+    found = [
+        (int(history.time_us[event]), _as_in_history(snapshot, history, event, allocated, reserved))
+        for history, (allocated, reserved) in zip(snapshot.devices, totals)
+        for event in out_of_memory_moments(history).tolist()
+    ]
+    events = [event for _, event in sorted(found, key=lambda pair: pair[0])]
+    if snapshot.oom is None:
+        return events
+    recorded = _as_recorded(snapshot.oom)
+    same = [number for number, event in enumerate(events) if recorded.device in (None, event.device)]
+    if same:  # it is the last one, and what the recorder noted of it comes first
+        event = events.pop(same[-1])
+        known = {name: value for name, value in vars(recorded).items() if value is not None and name in _NUMBERS}
+        return [*events, replace(event, **known)]
+    if snapshot.devices:
         history = snapshot.devices[0]
         batch, phase = batch_and_phase(history, snapshot.phases, len(history.action))
-        found = replace(found, batch=batch, phase=phase)
-    return found
+        recorded = replace(recorded, batch=batch, phase=phase)
+    return [*events, recorded]
 
 
 def _as_recorded(oom: OutOfMemory) -> OutOfMemoryEvent:
@@ -84,24 +104,24 @@ def _as_recorded(oom: OutOfMemory) -> OutOfMemoryEvent:
 def _as_in_history(
     snapshot: Snapshot,
     history: DeviceHistory,
+    event: int,
     allocated: np.ndarray,
     reserved: Optional[np.ndarray],
-    recorded: Optional[OutOfMemoryEvent],
 ) -> OutOfMemoryEvent:
-    """The last ``oom`` event of a history. Values that the recorder noted come first."""
-    event = int(np.flatnonzero(history.action == OOM)[-1])
     batch, phase = batch_and_phase(history, snapshot.phases, event + 1)
-    seen = {
-        'device': history.device,
-        'requested': int(history.size[event]),
-        'allocated': int(allocated[event]),
-        'reserved': None if reserved is None else int(reserved[event]),
-        'free': int(history.address[event]),
-    }
     stack = snapshot.stacks[int(history.stack[event])]
     own = own_frames(stack)
     within = within_library(stack, own)
-    found = recorded or _as_recorded(OutOfMemory())
-    missing: dict[str, Any] = {key: value for key, value in seen.items() if getattr(found, key) is None}
-    asked = [*([] if within is None else [within]), *own]
-    return replace(found, **missing, events=event, batch=batch, phase=phase, asked=asked)
+    return OutOfMemoryEvent(
+        device=history.device,
+        requested=int(history.size[event]),
+        allocated=int(allocated[event]),
+        reserved=None if reserved is None else int(reserved[event]),
+        free=int(history.address[event]),
+        total=None,
+        message=None,
+        events=event,
+        batch=batch,
+        phase=phase,
+        asked=[*([] if within is None else [within]), *own],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -18,6 +19,8 @@ _RUNNER = (
     *('composer_memprof/__main__.py', 'composer_memprof/cli.py', 'composer_memprof/runner.py'),
     'composer_memprof/recorders/functions/marked.py',
 )
+#: Files that torch.compile and triton generate, wherever their caches are.
+_GENERATED = re.compile(r'/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{50,}\.py$|/\.?triton/(cache/)?[^/]+/[^/]+\.py$')
 _INSTALLED = ('site-packages/', 'dist-packages/')
 #: A GPU's backward pass runs on torch's own threads, which have no Python frames.
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')
@@ -57,8 +60,12 @@ def places_of(stacks: Sequence[Stack]) -> tuple[list[Place], np.ndarray]:
 
 
 def own_frames(stack: Stack) -> tuple[Frame, ...]:
-    """The user's own frames, innermost first, at most six. If there are none, those of libraries but frameworks."""
+    """The user's own frames, innermost first, at most six. If there are none, those of libraries but frameworks.
+
+    Code that a compiler generated counts as a library's.
+    """
     python = [frame for frame in stack if frame.filename.endswith('.py') and not _is_standard_library(frame.filename)]
+    python = [frame for frame in python if not is_generated(frame.filename)] or python
     own = [frame for frame in python if not is_installed(frame.filename)]
     chosen = [frame for frame in own or python if not _is_framework(frame.filename)] or own or python
     if chosen:
@@ -88,7 +95,7 @@ def within_library(stack: Stack, own: tuple[Frame, ...]) -> Optional[Frame]:
 
 def _has_many_purposes(frame: Frame) -> bool:
     file = frame.filename
-    if not file.endswith('.py') or _is_standard_library(file):
+    if not file.endswith('.py') or _is_standard_library(file) or is_generated(file):
         return False
     return frame.name == 'backward' or not _is_operator(file)
 
@@ -100,8 +107,15 @@ def is_own(filename: str) -> bool:
         filename.endswith('.py')
         and not _is_standard_library(filename)
         and not is_installed(filename)
+        and not is_generated(filename)
         and not _is_framework(filename)
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def is_generated(filename: str) -> bool:
+    """True if a compiler generated the file."""
+    return _GENERATED.search(filename.replace('\\', '/')) is not None
 
 
 @functools.lru_cache(maxsize=4096)

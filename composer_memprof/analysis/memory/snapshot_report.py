@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 import numpy as np
 
 from composer_memprof.analysis.memory.attribution import Attribution, attribute
 from composer_memprof.analysis.memory.categories import categories
-from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_of
+from composer_memprof.analysis.memory.failure import (
+    OutOfMemoryEvent,
+    failure_moment,
+    out_of_memory_events,
+    out_of_memory_moments,
+)
 from composer_memprof.analysis.memory.fragmentation import (
     Fragmentation,
     Pool,
@@ -47,8 +52,9 @@ class DeviceReport:
         fragmentation (Fragmentation, optional): at the peak.
         pools (list[Pool]): the segments at the end.
         growth (Growth): from batch to batch, and what was left.
-        at_failure (Peak, optional): what was allocated when the training failed: before the ``oom`` event, else at
-            the end of the recording. None if the snapshot was not taken for a failure.
+        at_failure (Peak, optional): what was allocated when the training failed: before the last ``oom`` event, else at
+            the end of the recording. None if nothing failed.
+        at_failures (list[Peak]): what was allocated before each ``oom`` event, oldest first.
         rss_peak (int, optional): on a CPU, the most resident memory of the process at the start of a phase.
     """
 
@@ -66,17 +72,28 @@ class DeviceReport:
     growth: Growth
     at_failure: Optional[Peak] = None
     rss_peak: Optional[int] = None
+    at_failures: list[Peak] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class SnapshotReport:
-    """The report on a snapshot. ``notes`` say what it can't show and why, one sentence each."""
+    """The report on a snapshot.
+
+    Args:
+        meta (Meta): its origin.
+        error (str): the error that it was taken for, or ``''``.
+        oom (OutOfMemoryEvent, optional): the last allocation that failed, if one did.
+        devices (list[DeviceReport]): by index.
+        notes (list[str]): what it can't show and why, one sentence each.
+        ooms (list[OutOfMemoryEvent]): every allocation that failed, oldest first.
+    """
 
     meta: Meta
     error: str
     oom: Optional[OutOfMemoryEvent]
     devices: list[DeviceReport]
     notes: list[str]
+    ooms: list[OutOfMemoryEvent] = field(default_factory=list)
 
 
 def report_on(snapshot: Snapshot) -> SnapshotReport:
@@ -89,9 +106,9 @@ def report_on(snapshot: Snapshot) -> SnapshotReport:
         reserved = reserved_over_time(history) if is_caching(snapshot, history) else None
         devices.append(_device(snapshot, history, attribution, allocated, reserved))
         totals.append((allocated, reserved))
-    return SnapshotReport(
-        snapshot.meta, snapshot.error, out_of_memory_of(snapshot, totals), devices, notes_of(snapshot)
-    )
+    ooms = out_of_memory_events(snapshot, totals)
+    last = ooms[-1] if ooms else None
+    return SnapshotReport(snapshot.meta, snapshot.error, last, devices, notes_of(snapshot), ooms)
 
 
 def _device(
@@ -118,6 +135,9 @@ def _device(
         growth=growth(snapshot, history, attribution),
         at_failure=_at_failure(snapshot, history, attribution),
         rss_peak=snapshot.rss_peak,
+        at_failures=[
+            peak_of(snapshot, history, attribution, moment) for moment in out_of_memory_moments(history).tolist()
+        ],
     )
 
 

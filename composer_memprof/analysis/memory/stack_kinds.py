@@ -38,7 +38,14 @@ def stack_kinds(stacks: Sequence[Stack]) -> np.ndarray:
                 break
             if frame.filename.endswith('.py'):
                 called = frame
+        else:
+            if stack and _is_custom_function(stack[-1]):
+                kinds[number] = BACKWARD  # autograd's threads call nothing else that is Python
     return kinds
+
+
+def _is_custom_function(outermost: Frame) -> bool:
+    return outermost.name == 'apply' and outermost.filename.endswith('/torch/autograd/function.py')
 
 
 def _is_closure(called: Frame | None) -> bool:

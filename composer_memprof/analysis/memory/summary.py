@@ -18,7 +18,8 @@ from composer_memprof.analysis.memory.growth import GrowingPlace
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
 from composer_memprof.analysis.snapshot.model import Frame, Meta, Snapshot
-from composer_memprof.analysis.snapshot.untrusted import LARGEST, printable, shown
+from composer_memprof.analysis.snapshot.untrusted import LARGEST, shown
+from composer_memprof.messages import printable
 
 #: Raised when a key changes its meaning. A summary without a version has version 1.
 VERSION = 1

@@ -18,13 +18,13 @@ from composer_memprof.analysis.snapshot.stacks import StackIndex
 from composer_memprof.analysis.snapshot.untrusted import (
     Names,
     mappings,
-    printable,
     shown,
     sizes,
     values_of,
     whole,
     whole_numbers,
 )
+from composer_memprof.messages import printable
 
 __all__ = ['SnapshotError', 'load_snapshot', 'read_snapshot']
 

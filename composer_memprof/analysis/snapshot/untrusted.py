@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+from composer_memprof.messages import printable
 
 LARGEST = 2**63 - 1
 #: The sum of a column must fit into an int64 as well.
@@ -96,11 +97,6 @@ def text(values: dict[str, Any], key: str) -> str:
     if type(value) is not str:
         raise SnapshotError(f'its {key} must be text, not {shown(value)}')
     return printable(' '.join(value.split()))[:2000]
-
-
-def printable(text: str) -> str:
-    """Control characters and lone surrogates replaced by ``?``: the text may end in a terminal or a page."""
-    return text if text.isprintable() else ''.join(letter if letter.isprintable() else '?' for letter in text)
 
 
 def shown(value: Any) -> str:

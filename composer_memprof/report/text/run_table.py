@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from composer_memprof.analysis.run import Artifact, RunResult
-from composer_memprof.messages import human_bytes
+from composer_memprof.messages import human_bytes, printable
 
 #: Kinds of artifacts and the command that shows one, best first.
 _NEXT = (
@@ -30,7 +30,7 @@ def run_table(result: RunResult) -> RenderableType:
     """The first and last loss of a run, and its artifacts."""
     folders = sorted({artifact.folder for artifact in result.artifacts})
     where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
-    table = Table(title=Text(f'Artifacts of {result.run_name}{where}'), title_justify='left')
+    table = Table(title=Text(printable(f'Artifacts of {result.run_name}{where}')), title_justify='left')
     table.add_column('kind', overflow='fold')
     table.add_column('batch', justify='right')
     table.add_column('size', justify='right', no_wrap=True)
@@ -43,7 +43,7 @@ def run_table(result: RunResult) -> RenderableType:
         before = (window, entry.batch, entry.rank)
         size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
         path = entry.path if where else str(_short(artifact.path))
-        table.add_row(Text(kind), str(entry.batch), size, Text(path))
+        table.add_row(Text(printable(kind)), str(entry.batch), printable(size), Text(printable(path)))
     lines: list[RenderableType] = []
     if result.first_loss is not None and result.last_loss is not None:
         lines.append(
@@ -59,7 +59,7 @@ def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:
     for kind, command in _NEXT:
         paths = [artifact.path for artifact in artifacts if artifact.entry.kind == kind]
         if paths:
-            return f'{command.format(command=_own_command())} {shlex.quote(str(_short(paths[-1])))}'
+            return f'{command.format(command=_own_command())} {shlex.quote(printable(str(_short(paths[-1]))))}'
     return None
 
 

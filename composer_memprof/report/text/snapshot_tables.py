@@ -17,13 +17,16 @@ from composer_memprof.analysis.memory.diff import CategoryChange, DeviceDiff, Di
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
+from composer_memprof.analysis.run import RankSnapshot
 from composer_memprof.analysis.snapshot.model import Frame
-from composer_memprof.messages import human_bytes
+from composer_memprof.messages import human_bytes, printable
 from composer_memprof.report.text.places import library_frame_text
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
 #: Most places, modules and growing places.
 _PLACES, _MODULES, _GROWING = 12, 8, 3
+#: Most categories of what was allocated when memory ran out.
+_LARGEST = 5
 #: Shares that are not shown if smaller: idle memory of the reserved; rounding, blocks not freed and a place of the peak.
 _IDLE, _ROUNDING, _HELD, _SMALL = 0.05, 0.02, 0.01, 0.005
 #: Most frames of a stack, and the indentation of lines below a size.
@@ -33,8 +36,10 @@ _FRAMES, _UNDER = 4, 20
 def report_text(report: SnapshotReport) -> RenderableType:
     """The output of ``inspect``."""
     parts: list[RenderableType] = []
-    if report.oom is not None:
-        parts += [_oom(report.oom), Text()]
+    if report.ooms:
+        for number, oom in enumerate(report.ooms, start=1):
+            count = f' ({number} of {len(report.ooms)})' if len(report.ooms) > 1 else ''
+            parts += [_oom(oom, count, report.devices), Text()]
     elif report.error:
         parts += [Text(f'The training ended with {report.error}', style='bold'), Text()]
     for device in sorted(report.devices, key=lambda device: -device.peak.bytes):
@@ -43,12 +48,22 @@ def report_text(report: SnapshotReport) -> RenderableType:
     return Group(*parts)
 
 
+def chosen_text(chosen: RankSnapshot) -> str:
+    """Which of a run's snapshots is shown, and why: the path, and a line if other ranks have one too."""
+    lines = [printable(str(chosen.path))]
+    if chosen.failure or chosen.others:
+        why = f'rank {chosen.rank} {chosen.failure}' if chosen.failure else f'the newest of rank {chosen.rank}'
+        others = f'; {_count(chosen.others, "other rank")} with a snapshot' if chosen.others else ''
+        lines.append(f'({why}{others})')
+    return '\n'.join(lines)
+
+
 def diff_text(found: Diff) -> RenderableType:
     """The output of ``diff``."""
     parts: list[RenderableType] = []
     for device in found.devices:
         parts += _device_diff(device)
-    parts += [Text(note, style='dim') for note in found.notes]
+    parts += [Text(printable(note), style='dim') for note in found.notes]
     return Group(*parts)
 
 
@@ -158,10 +173,10 @@ def _growth(device: DeviceReport) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _oom(oom: OutOfMemoryEvent) -> RenderableType:
+def _oom(oom: OutOfMemoryEvent, count: str, devices: Sequence[DeviceReport]) -> RenderableType:
     device = '' if oom.device is None else f' on device {oom.device}'
     asked = '' if oom.requested is None else f': {human_bytes(oom.requested)} requested'
-    parts: list[RenderableType] = [Text(f'Out of memory{device}{asked}', style='bold red')]
+    parts: list[RenderableType] = [Text(f'Out of memory{count}{device}{asked}', style='bold red')]
     sizes = [
         f'{human_bytes(size)} {name}'
         for name, size in (('free', oom.free), ('allocated', oom.allocated), ('reserved', oom.reserved))
@@ -169,7 +184,21 @@ def _oom(oom: OutOfMemoryEvent) -> RenderableType:
     ]
     if oom.total is not None:
         sizes.append(f'{human_bytes(oom.total)} in total')
-    for line in (_when(oom.batch, oom.phase), sizes):
+    held = next(
+        (
+            peak
+            for device in devices
+            for peak in device.at_failures
+            if device.device == oom.device and peak.event == oom.events
+        ),
+        None,
+    )
+    when = _when(oom.batch, oom.phase)
+    largest: list[str] = []
+    if held is not None:
+        when.append(f'after event {held.event} of {held.events}')
+        largest = [f'{human_bytes(share.bytes)} {_label(share.category)}' for share in held.categories[:_LARGEST]]
+    for line in (when, sizes, largest):
         if line:
             parts.append(_indented(Text(', '.join(line))))
     if oom.message:

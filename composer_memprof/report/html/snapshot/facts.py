@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_of
+from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_events
 from composer_memprof.analysis.memory.phases import batch_and_phase
 from composer_memprof.analysis.memory.timeline import AllocationTimeline
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
@@ -15,6 +15,8 @@ from composer_memprof.report.html.snapshot.times import times_kept
 
 #: Frames of the request that failed.
 _FAILED_FRAMES = 4
+#: Failed allocations that the header tells.
+_FAILURES = 5
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class FailureFacts:
-    """The failure that the snapshot was taken for."""
+    """One failure: the one that the snapshot was taken for, or an allocation that failed."""
 
     headline: str
     sizes: str
@@ -58,19 +60,23 @@ def device_facts(
     )
 
 
-def failure_facts(snapshot: Snapshot, timelines: list[AllocationTimeline]) -> FailureFacts | None:
-    """The facts of the failure, or ``None`` without one."""
-    oom = out_of_memory_of(snapshot, [(timeline.total, timeline.reserved) for timeline in timelines])
-    if snapshot.oom is not None and oom is not None:
-        return _out_of_memory(snapshot, oom)
-    if not snapshot.error:
-        return None
+def failure_facts(snapshot: Snapshot, timelines: list[AllocationTimeline]) -> list[FailureFacts]:
+    """The facts of each failure, the last one first; empty without one."""
+    found = out_of_memory_events(snapshot, [(timeline.total, timeline.reserved) for timeline in timelines])
+    shown = found[-_FAILURES:]
+    facts = []
+    for number, oom in enumerate(shown, start=len(found) - len(shown) + 1):
+        count = f' ({number} of {len(found)})' if len(found) > 1 else ''
+        ended = number == len(found) and snapshot.oom is not None
+        facts.append(_out_of_memory(snapshot, oom, count, (snapshot.error or oom.message or '') if ended else ''))
+    if not snapshot.error or snapshot.oom is not None:
+        return facts[::-1]
     history = next(iter(snapshot.devices), None)
     where = [] if history is None else _place_text(*batch_and_phase(history, snapshot.phases, len(history.action)))
-    return FailureFacts(', '.join(['Training failed', *where]), '', snapshot.error, [])
+    return [FailureFacts(', '.join(['Training failed', *where]), '', snapshot.error, []), *facts[::-1]]
 
 
-def _out_of_memory(snapshot: Snapshot, oom: OutOfMemoryEvent) -> FailureFacts:
+def _out_of_memory(snapshot: Snapshot, oom: OutOfMemoryEvent, count: str, error: str) -> FailureFacts:
     where = '' if oom.device is None else f' on {_device_name(snapshot.meta.device or "device", oom.device)}'
     requested = '' if oom.requested is None else f': {human_bytes(oom.requested)} requested'
     sizes = [
@@ -84,9 +90,9 @@ def _out_of_memory(snapshot: Snapshot, oom: OutOfMemoryEvent) -> FailureFacts:
         if size is not None
     ]
     return FailureFacts(
-        headline=', '.join([f'Out of memory{where}', *_place_text(oom.batch, oom.phase)]) + requested,
+        headline=', '.join([f'Out of memory{count}{where}', *_place_text(oom.batch, oom.phase)]) + requested,
         sizes=' · '.join(sizes),
-        error=snapshot.error or oom.message or '',
+        error=error,
         frames=[str(frame) for frame in oom.asked[:_FAILED_FRAMES]],
     )
 

@@ -76,7 +76,7 @@ def _render(
     return PAGES.get_template('snapshot/snapshot.html.j2').render(
         title=title,
         facts=facts,
-        failure=failure_facts(snapshot, timelines),
+        failures=failure_facts(snapshot, timelines),
         has_segments=any(found is not None for found in maps),
         notes=notes_of(snapshot),
         script=markupsafe.Markup(script),  # noqa: S704  # our own
