@@ -174,6 +174,20 @@ def test_summary_sort_by_and_summary_row_limit_shape_the_summary() -> None:
     assert [entry.kind for entry in entries(Path('other'))] == ['torch_profiler']
 
 
+def test_the_summary_tells_input_shapes_apart_and_shows_names_in_full() -> None:
+    train(TorchProfiler(schedule=SOON, record_shapes=True, summary_row_limit=-1, summary_group_by_input_shapes=True))
+    lines = (RUN / 'rank0.4.pt.trace.summary.txt').read_text().splitlines()
+    shapes = [line for line in lines if line.lstrip().startswith('aten::addmm ')]
+    assert len(shapes) == 2 and '[[32], [8, 16], [16, 32]' in shapes[0] + shapes[1]
+    long = 'autograd::engine::evaluate_function: torch::autograd::AccumulateGrad'
+    for width, shown in ((0, long), (20, 'autograd::engine:...')):
+        folder = f'width{width}'
+        train(TorchProfiler(schedule=SOON, folder=folder, summary_row_limit=-1, summary_max_name_column_width=width))
+        lines = Path(folder, 'rank0.4.pt.trace.summary.txt').read_text().splitlines()
+        names = [line.strip().partition('  ')[0] for line in lines]
+        assert shown in names
+
+
 def test_gz_is_appended_to_both_names_unless_they_have_it(s3: Any) -> None:
     train(TorchProfiler(schedule=SOON, use_gzip=True, remote_file_name='s3://runs/a/{batch}.pt.trace.json'))
     train(TorchProfiler(schedule=SOON, filename='{rank}-{batch}.json.gz', folder='b', remote_file_name='s3://runs/b'))
@@ -275,6 +289,8 @@ def test_further_arguments_reach_torchs_profiler() -> None:
         ({'memory_filename': 'x.png'}, ["memory_filename='x.png'", '.html']),
         ({'memory_filename': 'x.html'}, ['record_shapes=True', 'with_stack=True']),
         ({'num_traces_to_keep': 3, 'num_artifacts_to_keep': 5}, ['num_traces_to_keep=3', 'num_artifacts_to_keep=5']),
+        ({'summary_group_by_input_shapes': True}, ['record_shapes=True']),
+        ({'summary_max_name_column_width': 3}, ['summary_max_name_column_width', 'from 4']),
         ({'summary_sort_by': 'time'}, ["summary_sort_by='time'", 'cpu_time_total']),
     ],
 )

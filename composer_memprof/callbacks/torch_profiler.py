@@ -50,6 +50,7 @@ _TIMELINE_NEEDS = ('record_shapes', 'profile_memory', 'with_stack')
         *('use_gzip', 'record_shapes', 'profile_memory', 'with_stack', 'with_flops', 'num_traces_to_keep'),
         *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
         *('summary_sort_by', 'summary_row_limit', 'close_timeout'),
+        *('summary_max_name_column_width', 'summary_group_by_input_shapes'),
     ),
 )
 class TorchProfiler(RecordsFromBatchEnd):
@@ -79,6 +80,10 @@ class TorchProfiler(RecordsFromBatchEnd):
         summary_sort_by (str): key of ``key_averages().table`` that the summary is sorted by.
             Default: ``'cpu_time_total'``.
         summary_row_limit (int): operators in the summary; 0 writes none, -1 all. Default: ``20``.
+        summary_max_name_column_width (int): characters of an operator's name, above which the summary cuts it; 0 cuts
+            none. Default: ``55``.
+        summary_group_by_input_shapes (bool): give each operator a row for each of its input shapes. Needs
+            ``record_shapes``. Default: ``False``.
         <shared parameters>
         profile_arguments: any further argument of :class:`torch.profiler.profile`, such as ``with_modules``,
             ``activities`` (names are allowed), ``experimental_config`` (a mapping is allowed).
@@ -110,6 +115,8 @@ class TorchProfiler(RecordsFromBatchEnd):
         num_traces_to_keep: int = -1,
         summary_sort_by: str = 'cpu_time_total',
         summary_row_limit: int = 20,
+        summary_max_name_column_width: int = 55,
+        summary_group_by_input_shapes: bool = False,
         **profile_arguments: Any,
     ) -> None:
         shared, profile_arguments = split_shared(profile_arguments)
@@ -123,6 +130,15 @@ class TorchProfiler(RecordsFromBatchEnd):
         check_one_of('summary_sort_by', summary_sort_by, kineto.SORT_KEYS)
         if not isinstance(summary_row_limit, int) or summary_row_limit < -1:
             raise must_be('summary_row_limit', '-1 (all), 0 (none) or a number of rows', summary_row_limit)
+        if not _is_column_width(summary_max_name_column_width):
+            raise must_be(
+                'summary_max_name_column_width',
+                '0 (names are not cut) or a whole number from 4',
+                summary_max_name_column_width,
+            )
+        check_switches(summary_group_by_input_shapes=summary_group_by_input_shapes)
+        if summary_group_by_input_shapes and not record_shapes:
+            raise ValueError('summary_group_by_input_shapes=True needs record_shapes=True')
         filename = shared['filename']
         shared['num_artifacts_to_keep'] = kept if kept != -1 else num_traces_to_keep
         shared['compress'] = shared['compress'] or use_gzip or is_compressed(filename)
@@ -138,7 +154,9 @@ class TorchProfiler(RecordsFromBatchEnd):
             }
         )
         self._memory_naming = self._check_memory_names(memory_filename, memory_remote_file_name)
-        self._summary = (summary_sort_by, summary_row_limit)
+        self._summary = kineto.SummaryTable(
+            summary_sort_by, summary_row_limit, summary_max_name_column_width, summary_group_by_input_shapes
+        )
         self._step: Any = None
         self._may_merge = self._is_merged = False
         self.saved_traces: list[tuple[Timestamp, list[Path]]] = []
@@ -225,12 +243,11 @@ class TorchProfiler(RecordsFromBatchEnd):
                 self.output.compress,
             )
         ]
-        sort_by, rows = self._summary
-        if rows:
+        if self._summary.row_limit:
             text = Part(
                 f'{self.kind}.summary',
                 '.summary.txt',
-                lambda path: write_text(kineto.summarize(result, sort_by, rows), path),
+                lambda path: write_text(kineto.summarize(result, self._summary), path),
             )
             parts.append(text)
         if self._memory_naming is not None:
@@ -281,3 +298,8 @@ class TorchProfiler(RecordsFromBatchEnd):
         self._end_step()
         assert self.kineto is not None
         self.kineto.cancel()
+
+
+def _is_column_width(value: object) -> bool:
+    # torch cuts a name to three characters less, for the dots.
+    return isinstance(value, int) and not isinstance(value, bool) and (value == 0 or value >= 4)

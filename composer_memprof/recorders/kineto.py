@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,9 +231,31 @@ SORT_KEYS = (
 )
 
 
-def summarize(result: KinetoResult, sort_by: str, row_limit: int) -> str:
-    """torch's table of ``key_averages`` as text: ``row_limit`` operators, sorted by ``sort_by``, the largest first."""
-    return result.profile.key_averages().table(sort_by=sort_by, row_limit=row_limit)
+@dataclass(frozen=True)
+class SummaryTable:
+    """How torch's table of ``key_averages`` is made.
+
+    Args:
+        sort_by (str): the column that decides the order, one of :data:`SORT_KEYS`, the largest first.
+        row_limit (int): rows; -1 for all.
+        max_name_column_width (int): characters of a name, above which it is cut; 0 cuts none.
+        group_by_input_shapes (bool): one row for each operator and input shapes. The session needs ``record_shapes``.
+    """
+
+    sort_by: str = 'cpu_time_total'
+    row_limit: int = 20
+    max_name_column_width: int = 55
+    group_by_input_shapes: bool = False
+
+
+def summarize(result: KinetoResult, table: SummaryTable) -> str:
+    """torch's table of ``key_averages`` as text."""
+    averages = result.profile.key_averages(group_by_input_shape=table.group_by_input_shapes)
+    return averages.table(
+        sort_by=table.sort_by,
+        row_limit=table.row_limit,
+        max_name_column_width=table.max_name_column_width or sys.maxsize,
+    )
 
 
 @dataclass(frozen=True)
