@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
+import numpy as np
 import pytest
 import torch
 from composer import Trainer
@@ -20,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from composer_memprof import Flops, FSDPMemTracker, SavedTensorsHook
-from composer_memprof.analysis.flops.gpt_formula import find_shape, formula_flops
+from composer_memprof.analysis.flops.gpt_formula import find_shape, fits_weights, formula_flops
 from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.messages import MemprofWarning
@@ -388,6 +390,47 @@ def test_the_shape_is_found_under_the_names_of_several_libraries(model: Any) -> 
     assert (shape.layers, shape.width, shape.heads, shape.kv_heads, shape.ffn_width) == (2, 64, 8, 8, 256)
 
 
+class Classifier(ByteGPT):
+    """A head of two classes in place of the vocabulary's, as BERT's classifiers have."""
+
+    def __init__(self) -> None:
+        super().__init__(d_model=WIDTH, n_heads=HEADS, n_layers=LAYERS, max_seq_len=64)
+        self.head = nn.Linear(WIDTH, 2)  # type: ignore[assignment]
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(outputs.flatten(0, 1), batch['labels'].flatten() % 2)
+
+
+class WithEncoder(ByteGPT):
+    """Further layers that the config's ``n_layers`` does not count, as in T5."""
+
+    def __init__(self) -> None:
+        super().__init__(d_model=WIDTH, n_heads=HEADS, n_layers=LAYERS, max_seq_len=64)
+        self.encoder = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
+
+    def forward(self, batch: Any) -> Tensor:
+        return super().forward(batch) + self.encoder(torch.ones(*batch['input_ids'].shape, WIDTH)).sum()
+
+
+@pytest.mark.parametrize('kind', [Classifier, WithEncoder])
+@pytest.mark.parametrize('settings', [{}, {'compile_config': {'backend': 'aot_eager'}}], ids=['eager', 'compiled'])
+def test_a_model_that_the_formula_does_not_fit_has_none(kind: type[ByteGPT], settings: dict[str, Any]) -> None:
+    logged = Logged()
+    train(Flops(), model=kind(), train_dataloader=texts([LENGTH] * 3), loggers=[logged], **settings)
+    data = only()
+    assert data['batch_flops'] and data['formula'] is None
+    assert not logged.of('flops/batch_flops_from_formula') and not logged.of('flops/mfu_from_formula')
+
+
+def test_until_a_batch_is_counted_the_weights_decide_whether_the_formula_fits() -> None:
+    model = gpt()
+    shape = find_shape(model)
+    assert shape is not None and fits_weights(shape, model)
+    assert not fits_weights(shape, Classifier()) and not fits_weights(shape, WithEncoder())
+    experts = find_shape(config(**LLAMA, num_experts=8, num_experts_per_tok=2))
+    assert experts is not None and not fits_weights(experts, model)
+
+
 def test_a_model_without_a_known_shape_has_no_formula() -> None:
     assert find_shape(Regression()) is None
     logged = Logged()
@@ -557,14 +600,109 @@ def test_all_recorders_can_record_the_same_batch() -> None:
         assert {'flops', 'fsdp_mem_tracker', 'saved_tensors_hook'} <= kinds
 
 
-def test_a_compiled_model_is_timed_and_not_traced() -> None:
+@pytest.mark.parametrize('how', ['whole', 'in place', 'in part'])
+def test_a_compiled_model_is_counted_without_running_it_uncompiled(how: str) -> None:
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    model = gpt()
+    settings: dict[str, Any] = {}
+    if how == 'whole':
+        settings['compile_config'] = {'backend': backend}
+    elif how == 'in place':
+        model.blocks[0].compile(backend=backend)
+    else:
+        model.blocks[1] = torch.compile(model.blocks[1], backend=backend)
     logged = Logged()
-    with pytest.warns(MemprofWarning, match='torch.compile hides what the model computes'):
-        train_gpt(Flops(), compile_config={'backend': 'aot_eager'}, loggers=[logged])
+    train(Flops(), model=model, train_dataloader=texts([LENGTH] * 4), batches=4, loggers=[logged], **settings)
+    data, expected = only(), gpt_flops()
+    assert (data['forward_flops'], data['backward_flops']) == (expected['forward'], expected['backward'])
+    assert data['recomputed_flops'] == expected['again']
+    assert {row['name']: row['forward_flops'] for row in data['modules']}['blocks.1.up'] == expected['up']
+    assert (data['batches']['traced'], data['batches']['timed'], data['notes']) == (1, 3, [])
+    assert logged.of('flops/mfu') and data['formula']['batch_flops'] == pytest.approx(data['batch_flops'], rel=0.05)
+    once = len(compiled)
+    compiled.clear()
+    torch._dynamo.reset()
+    train(model=_compiled_like(how, backend), train_dataloader=texts([LENGTH] * 4), batches=4, **settings)
+    assert len(compiled) == once, 'as often as without it'
+
+
+def _compiled_like(how: str, backend: Any) -> ByteGPT:
+    model = gpt()
+    if how == 'in place':
+        model.blocks[0].compile(backend=backend)
+    elif how == 'in part':
+        model.blocks[1] = torch.compile(model.blocks[1], backend=backend)
+    return model
+
+
+class Random(Regression):
+    """Draws random numbers, has statistics, and counts its calls, in three libraries' ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(FEATURES, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.Linear(32, 1))
+        self.calls = 0
+
+    def loss(self, outputs: Any, batch: Any) -> Tensor:
+        self.calls += 1
+        return super().loss(outputs, batch) * (1 + random.random() + np.random.random() + self.calls)
+
+
+def test_counting_a_compiled_model_changes_no_number_of_its_training() -> None:
+    def run(*callbacks: Any) -> tuple[dict[int, float], list[Tensor]]:
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        logged, model = Logged(), Random()
+        hooked: list[type] = []
+        model.net[0].register_forward_hook(lambda module, inputs, output: hooked.append(type(output)))
+        train(*callbacks, model=model, loggers=[logged], compile_config={'backend': 'aot_eager'}, batches=6)
+        assert set(hooked) <= {Tensor}, 'the copy has no hooks of the user'
+        return logged.of('loss/train/total'), [*model.parameters(), *model.buffers()]
+
+    bare, watched = run(), run(Flops(stages=['train', 'eval']))
+    assert only()['batch_flops'] == REGRESSION
+    assert watched[0] == bare[0]
+    assert all(map(torch.equal, watched[1], bare[1]))
+
+
+def test_other_recorders_do_not_see_the_copy_of_a_compiled_model() -> None:
+    first = {'active': '1ba'}
+    train_gpt(Flops(), SavedTensorsHook(schedule=first), compile_config={'backend': 'aot_eager'})
+    (with_flops,) = written('*saved_tensors*.json')
+    torch._dynamo.reset()
+    train_gpt(SavedTensorsHook(schedule=first, folder='alone'), compile_config={'backend': 'aot_eager'})
+    (alone,) = written('*saved_tensors*.json', folder=Path('alone'))
+    assert with_flops['total_bytes'] == alone['total_bytes']
+
+
+def test_a_compiled_models_evaluation_is_counted_too() -> None:
+    train(Flops(stages=['eval']), batches=2, eval_dataloader=loader(3), compile_config={'backend': 'aot_eager'})
+    assert {data['batch_flops'] for data in written()} == {LAYER_1 + LAYER_2}
+
+
+def test_a_compiled_model_that_reads_its_tensors_is_timed_and_the_reason_is_said() -> None:
+    class Reads(ByteGPT):
+        def loss(self, outputs: Any, batch: Any) -> Tensor:
+            loss = super().loss(outputs, batch)
+            return loss * 2 if loss.item() > 0 else loss
+
+    torch.manual_seed(3)
+    model = Reads(d_model=WIDTH, n_heads=HEADS, n_layers=LAYERS, max_seq_len=64)
+    logged = Logged()
+    with pytest.warns(MemprofWarning, match='no uncompiled copy of it could be counted.*compile_config=None'):
+        train(
+            Flops(), model=model, train_dataloader=texts([LENGTH] * 4), loggers=[logged],
+            compile_config={'backend': 'aot_eager'},
+        )  # fmt: skip
     data = only()
     assert data['batch_flops'] is None and data['mfu'] is None and data['modules'] is None
-    assert data['batches']['timed'] == 4
-    assert data['formula']['batch_flops'] == 3 * gpt_flops()['forward']
+    assert data['batches']['timed'] == 3
+    assert data['formula']['batch_flops'] == 3 * gpt_flops()['forward'], "its weights are the formula's"
     assert logged.of('flops/mfu_from_formula') and not logged.of('flops/mfu')
     assert 'torch.compile' in Path('test-run/memprof/rank0.4.flops.txt').read_text()
 

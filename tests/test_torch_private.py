@@ -21,7 +21,7 @@ from composer_memprof import HostRSS, SavedTensorsHook
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
 from composer_memprof.recorders.allocations import allocator_history, annotations, cpu_allocations, out_of_memory
-from composer_memprof.recorders.flops import matmul_peak
+from composer_memprof.recorders.flops import matmul_peak, without_data
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import names
 from composer_memprof.recorders.modules import recorder as modules
@@ -51,6 +51,7 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'saved_tensors (SavedTensorsHook)': saved_tensors.NEEDS,
     'flops (Flops)': flops.NEEDS,
     "flops: a CPU's peak": matmul_peak.NEEDS,
+    'flops: compiled models': without_data.NEEDS,
     'kineto (TorchProfiler)': kineto.NEEDS,
     'kineto: the event tree': kineto.EVENT_TREE_NEEDS,
     'kineto: memory_filename': kineto.MEMORY_TIMELINE_NEEDS,

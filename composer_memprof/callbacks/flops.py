@@ -11,7 +11,7 @@ from composer.loggers import Logger
 from composer.utils import dist
 from typing_extensions import Unpack
 
-from composer_memprof.analysis.flops.gpt_formula import GPTShape, find_shape
+from composer_memprof.analysis.flops.gpt_formula import GPTShape, find_shape, fits_weights
 from composer_memprof.analysis.flops.summary import DevicePeak
 from composer_memprof.analysis.flops.utilization import BatchShape, WindowFlops
 from composer_memprof.artifacts.names import Stamp
@@ -19,12 +19,15 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.device_peak import find_peak
+from composer_memprof.callbacks.parts.stage_step import step_of
 from composer_memprof.messages import check_count, log_error, must_be, warn
 from composer_memprof.recorders import compiled
 from composer_memprof.recorders.batch_shape import shapes_of, token_shape
 from composer_memprof.recorders.compiled import is_compiled, may_compile
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
+from composer_memprof.recorders.flops.result import BatchFlops
+from composer_memprof.recorders.flops.without_data import count_without_data
 from composer_memprof.recorders.stopwatch import Stopwatch
 from composer_memprof.report.text.files import write_json, write_text
 from composer_memprof.report.text.flops import FlopsReport, flops_text
@@ -32,7 +35,10 @@ from composer_memprof.schedule.constant import ALWAYS
 
 #: Shapes of batches that are counted, each once; batches of further shapes are left out.
 _MOST_SHAPES = 64
-_COMPILED = 'torch.compile hides what the model computes, so nothing is counted; set compile_config=None to count'
+_NOT_COUNTED = (
+    'torch.compile hides what the model computes, and no uncompiled copy of it could be counted: {}. To count, train a '
+    'few batches with compile_config=None'
+)
 
 
 @takes_shared_parameters(
@@ -52,7 +58,8 @@ class Flops(ProfilingCallback):
     (``batch_flops``, ``mfu``) leave out what is computed twice, by checkpoints and by attention that keeps no scores;
     hardware FLOPs (``hardware_flops``, ``hfu``) include it. Multiplication and addition count as two, causal attention
     counts in full, element-wise operators not at all. For GPT-style models whose attributes or config
-    (``n_layers``, ``hidden_size``, …) give their shape, the figure of the usual formula is added.
+    (``n_layers``, ``hidden_size``, …) give their shape, the figure of the usual formula is added, if it is within 5 %
+    of the count.
 
     Each rank logs as ``flops/…``: ``mfu, batch_flops, total_flops`` (what the device can do in a second),
     ``actual_batches_per_sec, max_batches_per_sec, batch_flops_from_formula, mfu_from_formula, tracked_operations,
@@ -60,8 +67,10 @@ class Flops(ProfilingCallback):
     If several stages are recorded, those of ``eval`` and ``predict`` are logged as ``flops/eval/…``. Each window writes
     ``.json`` and a short ``.txt``; an evaluation that is recorded ends the training window, and another one follows.
 
-    A model under ``torch.compile``, even in part, is timed but not traced. If functions are compiled, the first batch
-    of a shape is left to the compiler and the second is traced.
+    Of a model under ``torch.compile``, even in part, each shape is counted once on an uncompiled copy without data, the
+    batch as one microbatch, so that no number of the training changes; a model that reads values of its tensors,
+    communicates in its forward, or is sharded is only timed. If functions are compiled, the first batch of a shape is
+    left to the compiler and the second is traced.
 
     >>> from composer_memprof import Flops
     >>> callback = Flops(log_every_n_batches=10, stages=['train', 'eval'])
@@ -97,6 +106,9 @@ class Flops(ProfilingCallback):
         self._peak: Optional[DevicePeak] = None
         self._model_shape: Optional[GPTShape] = None
         self._compiled = False
+        self._formula_fits_weights = False
+        self._not_counted = ''  # why a compiled model can't be
+        self._traced = False
         self._shapes: dict[Hashable, BatchShape] = {}
         self._trained = 0
         self._window: Optional[WindowFlops] = None
@@ -132,14 +144,13 @@ class Flops(ProfilingCallback):
             return
         self._peak = find_peak(state, self.peak_flops)
         self._model_shape = _shape_of(state.model)
+        self._formula_fits_weights = self._model_shape is not None and fits_weights(self._model_shape, state.model)
         name = type(self).__name__
         if self._peak.flops is None:
             warn(
                 f'{name} has no peak for a {self._peak.device} at {state.precision.value} and logs no mfu; set '
                 'peak_flops'
             )
-        if self._compiled:
-            warn(f'{name}: {_COMPILED}. Batches are still timed')
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
@@ -156,20 +167,39 @@ class Flops(ProfilingCallback):
         stage, shapes = self._stage, shapes_of(state.batch)
         if (stage, shapes) not in self._shapes and len(self._shapes) < _MOST_SHAPES:
             tokens = token_shape(state.batch)
-            self._shapes[stage, shapes] = BatchShape(shapes, tokens, self._model_shape, training=stage == 'train')
+            self._shapes[stage, shapes] = BatchShape(
+                shapes,
+                tokens,
+                self._model_shape,
+                training=stage == 'train',
+                formula_fits_weights=self._formula_fits_weights,
+            )
         self._shape = shape = self._shapes.get((stage, shapes))
         if shape is None:
             self._stopwatch.pause()
             return
         shape.seen += 1
-        if shape.flops is not None or self._compiled:
+        if shape.flops is not None or self._not_counted:
             self._stopwatch.begin()
             return
         self._stopwatch.pause()
-        if shape.seen > 1 or not may_compile():
+        self._traced = True
+        if self._compiled:
+            shape.flops = self._count_copy(state)
+        elif shape.seen > 1 or not may_compile():
             self._microbatch_size = state.device_train_microbatch_size
             self._recorder = FlopsRecorder(state.model)
             self._recorder.start()
+
+    def _count_copy(self, state: State) -> Optional[BatchFlops]:
+        try:
+            return count_without_data(state.model, state.batch, step_of(self._stage, state))
+        except Exception as error:
+            log_error('no copy of the compiled model could be counted', error)
+            reason = ' '.join([type(error).__name__, *str(error).splitlines()[:1]])
+            self._not_counted = _NOT_COUNTED.format(reason)
+            warn(f'{type(self).__name__}: {self._not_counted}. Batches are still timed')
+            return None
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         del logger  # unused
@@ -192,9 +222,11 @@ class Flops(ProfilingCallback):
         recorder, self._recorder = self._recorder, None
         if recorder is not None and shape is not None:
             shape.flops = recorder.stop()
+        traced, self._traced = self._traced and shape is not None and shape.flops is not None, False
+        if traced and shape is not None:
             shape.traced_at = state.timestamp.batch.value
-        window.add(shape, self._stopwatch.end(), traced=recorder is not None)
-        due = recorder is not None or window.all_timed.batches == 1 or window.batches % self.log_every_n_batches == 0
+        window.add(shape, self._stopwatch.end(), traced=traced)
+        due = traced or window.all_timed.batches == 1 or window.batches % self.log_every_n_batches == 0
         if shape is not None and due:
             self._log(window.metrics(shape, self._peak.flops), self._stage)
 
@@ -212,7 +244,10 @@ class Flops(ProfilingCallback):
         self._stopwatch.pause()
         assert window is not None and peak is not None
         report = FlopsReport(
-            self._stage_head(state), dist.get_world_size(), window.summary(peak), [_COMPILED] if self._compiled else []
+            self._stage_head(state),
+            dist.get_world_size(),
+            window.summary(peak),
+            [self._not_counted] if self._not_counted else [],
         )
         suffix = self.output.naming.suffix
         self.store.save(

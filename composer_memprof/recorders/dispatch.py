@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Optional, Protocol
 
 import torch
@@ -131,9 +131,10 @@ class _ListenerMode(dispatch_modes.TorchDispatchMode):
 
         return undo
 
-    def _run_higher_order(self, operator: Any, mode: Any, *args: Any, **kwargs: Any) -> Any:
+    @staticmethod
+    def _run_higher_order(operator: Any, mode: _ListenerMode, *args: Any, **kwargs: Any) -> Any:
         result = operator(*args, **kwargs)
-        self._tell('operated', operator, args, kwargs, result)
+        mode._tell('operated', operator, args, kwargs, result)
         return result
 
     def _tell(self, method: str, *arguments: Any) -> None:
@@ -177,3 +178,14 @@ def stop_listening(listener: OperationListener) -> None:
     """Stop calling ``listener``. Removing the last one removes the hooks and the mode."""
     if _mode is not None:
         _mode.remove(listener)
+
+
+@contextlib.contextmanager
+def listening_alone(listener: OperationListener) -> Iterator[None]:
+    """Call ``listener``, and none of the others, for what runs in the ``with`` block. The others' mode must be off."""
+    mode = _ListenerMode()
+    mode.add(listener)
+    try:
+        yield
+    finally:
+        mode.remove(listener)

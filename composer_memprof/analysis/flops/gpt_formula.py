@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
+from torch import nn
+
 SOURCE = 'Megatron-LM num_floating_point_operations, without recomputation as in PaLM appendix B; full attention'
 
 _LAYERS = ('n_layers', 'num_hidden_layers', 'n_layer', 'num_layers')
@@ -27,6 +29,8 @@ _EXPERT_FFN = ('moe_intermediate_size', 'moe_ffn_hidden_size')
 _GATED = ('swiglu', 'gated_linear_unit', 'gated')
 _ACTIVATION = ('hidden_act', 'hidden_activation', 'activation_function', 'ffn_type', 'act_fn')
 _RECOMPUTED = ('consider_activation_recompute', 'activation_checkpointing', 'gradient_checkpointing')
+#: By how much the formula and the model may differ.
+_TOLERANCE = 0.05
 #: Sections of configs that may contain the names above.
 _SECTIONS = ('attn_config', 'ffn_config')
 #: Attributes of a wrapper that may be the model itself, and attributes of a model that may be its config.
@@ -104,6 +108,31 @@ def formula_flops(shape: GPTShape, sequences: int, length: int, *, training: boo
     batch_flops = tokens * (layers + head) * (3 if training else 1)
     recomputed = tokens * layers if training and shape.recomputes else 0
     return FormulaFlops(batch_flops, batch_flops + recomputed)
+
+
+def agree(by_formula: int, counted: int) -> bool:
+    """Whether the two are within 5 %: what a formula leaves out (rotary embeddings, biases) is less."""
+    return abs(by_formula - counted) <= counted * _TOLERANCE
+
+
+def fits_weights(shape: GPTShape, model: nn.Module) -> bool:
+    """Whether the formula's matrices are those of ``model``: the same number of weights, leaving out embeddings.
+
+    An embedding that is also a layer's weight counts. Models with experts never fit: the formula has those of a token.
+    """
+    if shape.experts:
+        return False
+    attention_width, kv_width = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    in_layer = 2 * (attention_width + kv_width) + (3 if shape.gated else 2) * shape.ffn_width
+    of_formula = shape.width * (shape.layers * in_layer + shape.vocabulary)
+    matrices = {
+        id(parameter): parameter.numel()
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+        if parameter.dim() == 2
+    }
+    return agree(of_formula, sum(matrices.values()))
 
 
 def find_shape(model: Any) -> Optional[GPTShape]:

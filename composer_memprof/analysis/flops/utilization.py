@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Optional
 
-from composer_memprof.analysis.flops.gpt_formula import FormulaFlops, GPTShape, formula_flops
+from composer_memprof.analysis.flops.gpt_formula import FormulaFlops, GPTShape, agree, formula_flops
 from composer_memprof.analysis.flops.summary import DevicePeak, FlopsSummary, FormulaSummary, Rates, ShapeCount
 from composer_memprof.recorders.flops.result import BatchFlops
 
@@ -23,9 +23,8 @@ class BatchShape:
         flops (BatchFlops, optional): set once a batch of this shape was traced.
         traced_at (int, optional): number of that batch.
         seen (int): batches of this shape so far.
-
-    Attributes:
-        formula (FormulaFlops, optional): None without ``tokens`` or ``model``.
+        formula_fits_weights (bool): whether the formula is the model's as far as its weights tell, which decides while
+            no batch of this shape was traced.
     """
 
     shapes: Hashable
@@ -35,11 +34,23 @@ class BatchShape:
     flops: Optional[BatchFlops] = None
     traced_at: Optional[int] = None
     seen: int = 0
+    formula_fits_weights: bool = False
 
     def __post_init__(self) -> None:
-        self.formula: Optional[FormulaFlops] = None
+        self._formula: Optional[FormulaFlops] = None
         if self.model is not None and self.tokens is not None:
-            self.formula = formula_flops(self.model, *self.tokens, training=self.training)
+            self._formula = formula_flops(self.model, *self.tokens, training=self.training)
+
+    @property
+    def formula(self) -> Optional[FormulaFlops]:
+        """None without ``tokens`` or ``model``, and where it is another model's: where it does not agree with the count."""
+        found, counted = self._formula, self.flops
+        fits = (
+            self.formula_fits_weights
+            if counted is None
+            else found is not None and agree(found.batch_flops, counted.batch_flops)
+        )
+        return found if fits else None
 
 
 @dataclass

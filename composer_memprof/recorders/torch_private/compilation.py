@@ -25,9 +25,19 @@ def has_compiled_call(module: Any) -> bool:
     return _compiled_call(module) is not None
 
 
+def forget_compiled_call(module: Any) -> None:
+    """Undo ``module.compile()``."""
+    module._compiled_call_impl = None
+
+
 def is_compiled_function(function: Any) -> bool:
     """True for what ``torch.compile(function)`` or ``torch.compiler.disable(function)`` returns."""
     return hasattr(function, '_torchdynamo_orig_callable')
+
+
+def uncompiled(function: Any) -> Any:
+    """What was passed to ``torch.compile`` to make ``function``."""
+    return function._torchdynamo_orig_callable
 
 
 def is_disabled_function(function: Any) -> bool:

@@ -20,6 +20,16 @@ for _attribute in (*_BEFORE, *_AFTER):
 parameters_of = private_attribute('torch.nn.Module._parameters', module=__name__, owner=nn.Module)
 
 
+_BACKWARD = ('_backward_pre_hooks', '_backward_hooks')
+for _attribute in _BACKWARD:
+    private_attribute(f'torch.nn.Module.{_attribute}', seen='2.7 to 2.11', module=__name__, owner=nn.Module)
+
+
+def all_hooks(module: Any) -> list[Any]:
+    """The tables of the hooks that run in the module's forward and backward."""
+    return [getattr(module, name) for name in (*_BEFORE, *_AFTER, *_BACKWARD)]
+
+
 def new_hook_id() -> int:
     """An id that no hook has."""
     return RemovableHandle(OrderedDict()).id
