@@ -39,6 +39,10 @@ pytestmark = [
 ]
 RUN = Path('test-run/torch_traces')
 runs_kernels = pytest.mark.skipif(deviceless.is_on(), reason='needs a device that runs kernels')
+profiles = pytest.mark.skipif(
+    deviceless.is_on() and not deviceless.PROFILES,
+    reason=f"without a driver, CUPTI {torch.version.cuda} ends the process when a session of torch's profiler begins",
+)
 
 
 def train_on_gpu(*callbacks: Any, **more: Any) -> Any:
@@ -77,6 +81,7 @@ def test_a_trace_holds_the_devices_kernels_and_snapshots_do_not_clash_with_it() 
     assert {entry.kind for entry in entries(RUN)} >= {'torch_profiler', 'memory_snapshot'}
 
 
+@profiles
 def test_memory_over_time_is_of_the_device() -> None:
     callback = TorchProfiler(
         schedule={'active': '2ba'}, record_shapes=True, with_stack=True, memory_filename='{rank}.memory.html'
@@ -196,6 +201,7 @@ def test_mem_profiler_keeps_the_allocators_history_at_both_ends_of_a_call() -> N
     assert ended > begun
 
 
+@profiles
 def test_all_nine_callbacks_leave_their_files() -> None:
     trainer = make_trainer(
         MemProfiler(),

@@ -14,6 +14,8 @@ import torch
 
 #: The name of the stand-in's device.
 NAME = 'deviceless'
+#: False where CUPTI needs a driver: with 13.0 it gives up and torch profiles without it, with 13.2 it segfaults.
+PROFILES = torch.version.cuda is None or tuple(map(int, torch.version.cuda.split('.'))) < (13, 2)
 
 
 class Unavailable(Exception):
