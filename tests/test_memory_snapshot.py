@@ -451,10 +451,11 @@ def test_on_a_cpu_too_max_entries_keeps_the_last_events_and_all_that_is_allocate
 
 def test_storages_that_stood_before_are_followed_to_their_free_and_not_kept_alive() -> None:
     gone, resized, stays = (torch.zeros(size) for size in (10, 20, 30))
-    standing = StandingBlocks([gone, gone[5:], resized, stays, torch.zeros(8, device='meta')])
+    tensors = [gone, gone[5:], resized, stays, torch.zeros(8, device='meta')]
+    standing = StandingBlocks(tensors, resized=lambda: [resized])
     addresses = [tensor.data_ptr() for tensor in (gone, resized)]
     assert sorted(standing.blocks.values()) == [40, 80, 120]
-    del gone
+    del tensors, gone
     resized.untyped_storage().resize_(0)
     standing.look()
     assert [free.address for free in standing.freed] == addresses

@@ -57,7 +57,9 @@ class SnapshotRecording:
         self._annotations.see_model(state.model, state.optimizers)
         self._annotations.see_inputs(state.batch)
         if isinstance(self.source, KinetoRecorder):
-            self._standing = StandingBlocks(_tensors_held(state))
+            self._standing = StandingBlocks(
+                _tensors_held(state), resized=functools.partial(snapshot_annotations.gathered_in, state.model)
+            )
             self._process = ProcessReader()
             self._note_rss()
             self.source.start(self)

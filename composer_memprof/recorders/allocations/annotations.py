@@ -190,6 +190,12 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
+def gathered_in(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The gathered parameters of FSDP2, with the memory that they have now."""
+    for parameter in fsdp_parameters(model):
+        yield from parameter.unsharded
+
+
 def tensors_of(
     model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -39,17 +39,18 @@ class StandingBlocks:
 
     Args:
         tensors (Iterable[Tensor]): those on the CPU count, and of wrappers the tensors inside.
+        resized (Callable, optional): returns those whose storages get and lose their memory while they live.
     """
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        storages: dict[int, torch.UntypedStorage] = {}
-        for tensor in tensors:
-            for storage in storages_of(tensor):
-                if storage.device.type == 'cpu' and storage.nbytes():
-                    storages[storage.data_ptr()] = storage
+    def __init__(
+        self, tensors: Iterable[torch.Tensor], resized: Callable[[], Iterable[torch.Tensor]] = lambda: ()
+    ) -> None:
+        storages = _by_address(tensors)
         #: Bytes by address.
         self.blocks: dict[int, int] = distinct((address, storage.nbytes()) for address, storage in storages.items())
         self.freed: list[Freed] = []
+        self._resized = resized
+        self._may_lose = set(_by_address(resized())) & set(self.blocks)
         self._followed = {address: self._follow(address, storages[address]) for address in self.blocks}
 
     @property
@@ -58,15 +59,16 @@ class StandingBlocks:
         return sum(self.blocks.values())
 
     def look(self) -> None:
-        """Find storages that live on with other memory, which nothing tells of."""
-        for address, reference in list(self._followed.items()):
-            storage = reference()
-            if storage is None or storage.data_ptr() != address or storage.nbytes() != self.blocks[address]:
+        """Find storages that have lost their memory and live on."""
+        if self._may_lose:
+            lost = self._may_lose - set(_by_address(self._resized()))
+            self._may_lose -= lost
+            for address in lost:
                 self._free(address)
 
     def leave(self) -> None:
         """Follow no storage any longer."""
-        self._followed = {}
+        self._followed, self._may_lose, self._resized = {}, set(), tuple
 
     def _follow(self, address: int, storage: torch.UntypedStorage) -> _Reference:
         reference = _Reference(storage, _gone)
@@ -79,7 +81,10 @@ class StandingBlocks:
 
 
 class _Reference(weakref.ref):
-    """To a storage. It does not keep the recording alive, which a user's tensor may outlive."""
+    """To a storage. It does not keep the recording alive, which a user's tensor may outlive.
+
+    It must never be called: torch may free the memory of a storage that only a weak reference has led to.
+    """
 
     __slots__ = ('address', 'standing')
     address: int
@@ -91,6 +96,12 @@ def _gone(reference: weakref.ref) -> None:
     standing = reference.standing()
     if standing is not None:
         standing._free(reference.address)
+
+
+def _by_address(tensors: Iterable[torch.Tensor]) -> dict[int, torch.UntypedStorage]:
+    """The storages on the CPU that have memory."""
+    storages = [storage for tensor in tensors for storage in storages_of(tensor)]
+    return {storage.data_ptr(): storage for storage in storages if storage.device.type == 'cpu' and storage.nbytes()}
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
