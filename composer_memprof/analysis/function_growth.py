@@ -20,6 +20,8 @@ from composer_memprof.messages import printable
 
 #: Bytes of a file, unzipped, and of a line.
 _MOST_BYTES, _MOST_OF_LINE = 256 << 20, 64 << 10
+#: Of a file, compressed or not.
+_NAME = re.compile(r'\.ya?ml(\.[^.]+)?$')
 _KEY = re.compile(r'(\d{1,9})\.(.+)\.(\d{1,12})\.(start|end)', re.DOTALL)
 _RSS, _ALLOCATED, _SAVED = 'rss', 'allocated_bytes.all.current', 'saved_bytes_diff'
 
@@ -66,7 +68,7 @@ class FunctionGrowth:
 
 def is_function_stats(path: Path) -> bool:
     """True if the file's name is that of readings of functions."""
-    return path.name.endswith(('.yaml', '.yml', '.yaml.gz', '.yml.gz'))
+    return _NAME.search(path.name) is not None
 
 
 def read_function_growth(path: Path) -> list[FunctionGrowth]:
