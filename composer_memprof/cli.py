@@ -179,18 +179,25 @@ def push(
 def inspect(
     snapshot: Path = typer.Argument(
         ...,
-        help="a memory snapshot, gzipped or not; or a run's folder: the snapshot of its failure, else the newest",
+        help="a memory snapshot, gzipped or not; or a run's folder: the snapshot of its failure, else the newest; "
+        "or MemProfiler's memory_stats.yaml",
         metavar='SNAPSHOT',
     ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
-    """Show what filled the memory at its peak. Runs no code from the file.
+    """Show what filled the memory at its peak, or which function's calls raised it. Runs no code from the file.
 
     \b
     Examples:
       composer-memprof inspect runs/my-run
       composer-memprof inspect rank0.20.pickle --json
+      composer-memprof inspect rank_0_memory_stats.yaml
     """
+    from composer_memprof.analysis.function_growth import is_function_stats
+
+    if is_function_stats(snapshot) and not snapshot.is_dir():
+        _inspect_functions(snapshot, as_json)
+        return
     from composer_memprof.analysis.memory.snapshot_report import report_on
     from composer_memprof.analysis.run import snapshot_to_show
     from composer_memprof.analysis.snapshot.loading import load_snapshot
@@ -209,6 +216,18 @@ def inspect(
         show(report_text(report))
     else:
         typer.echo(f'{printable(str(chosen.path))}: no allocation was recorded')
+
+
+def _inspect_functions(path: Path, as_json: bool) -> None:
+    from composer_memprof.analysis.function_growth import read_function_growth
+    from composer_memprof.report.text.function_tables import function_growth_text
+
+    with _file_errors_in_one_line(path):
+        functions = read_function_growth(path)
+    if as_json:
+        typer.echo(json.dumps({'functions': [dataclasses.asdict(one) for one in functions]}))
+    else:
+        show(function_growth_text(functions))
 
 
 @app.command()

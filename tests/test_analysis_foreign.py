@@ -151,7 +151,7 @@ def test_a_free_without_a_stack_between_two_parts_decides_nothing() -> None:
         event('alloc', 8192, 10, FORWARD),
     )
     found = bytes_by_rule(content)
-    assert found['unknown', 'freed without a stack, between two parts of a batch'] == 5000
+    assert found['unknown', 'by stack: allocated in backward, freed in it or after it'] == 5000
 
 
 def test_the_output_that_a_loop_keeps_through_backward_is_an_activation() -> None:

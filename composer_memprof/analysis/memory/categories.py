@@ -239,7 +239,6 @@ def _holds_tensor(category: str) -> _Rule:
     return _Rule(category, 'a tensor of this category was seen in it', lambda of: of.holds_tensor(category))
 
 
-_NOT_KNOWN_WHEN = 'freed without a stack, between two parts of a batch'
 _RULES = (
     *map(_holds_tensor, TENSOR_CATEGORIES),
     # By stacks and sizes, whatever the phase.
@@ -322,7 +321,11 @@ _RULES = (
         'no stack, as in backward threads: kept after it',
         lambda of: of.allocated_in_backward_thread & of.kept_after_backward,
     ),
-    _Rule(UNKNOWN, _NOT_KNOWN_WHEN, lambda of: of.freed_by(NOT_KNOWN) & of.allocated_in_backward),
+    _Rule(
+        UNKNOWN,
+        'by stack: allocated in backward, freed in it or after it',
+        lambda of: of.freed_by(NOT_KNOWN) & of.allocated_in_backward,
+    ),
     _Rule(TEMPORARY, 'by stack: allocated in backward, freed', lambda of: of.allocated_by(stack_kinds.BACKWARD)),
     _Rule(TEMPORARY, 'no stack, as in backward threads: freed', lambda of: of.allocated_in_backward_thread),
     _Rule(
@@ -340,7 +343,11 @@ _RULES = (
         'by stack: allocated in forward, not freed',
         lambda of: of.allocated_by(stack_kinds.FORWARD) & ~of.freed,
     ),
-    _Rule(UNKNOWN, _NOT_KNOWN_WHEN, lambda of: of.freed_by(NOT_KNOWN) & of.allocated_by(stack_kinds.FORWARD)),
+    _Rule(
+        UNKNOWN,
+        'by stack: allocated in forward, freed in it or after it',
+        lambda of: of.freed_by(NOT_KNOWN) & of.allocated_by(stack_kinds.FORWARD),
+    ),
     _Rule(
         TEMPORARY, 'by stack: allocated in forward, freed elsewhere', lambda of: of.allocated_by(stack_kinds.FORWARD)
     ),

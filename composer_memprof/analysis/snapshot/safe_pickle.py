@@ -47,7 +47,7 @@ def load_plain(path: Path, limit_memory: bool = False) -> Any:
         most = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if zipped else size
         memory = most * _OBJECTS_PER_BYTE + _MEMORY_ALWAYS_ALLOWED
         try:
-            file: IO[bytes] = io.BufferedReader(_Unzipped(raw, most), 1 << 20) if zipped else raw  # type: ignore[assignment]
+            file: IO[bytes] = io.BufferedReader(Unzipped(raw, most), 1 << 20) if zipped else raw  # type: ignore[assignment]
             with process_memory_limit(memory) if limit_memory else contextlib.nullcontext():
                 return _PlainUnpickler(file).load()
         except SnapshotError:
@@ -71,7 +71,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise SnapshotError('it names objects outside the file, and a snapshot holds only plain values')
 
 
-class _Unzipped(io.RawIOBase):
+class Unzipped(io.RawIOBase):
     """Reads a gzipped file up to ``most`` unzipped bytes."""
 
     def __init__(self, raw: IO[bytes], most: int) -> None:
