@@ -254,7 +254,7 @@ def close_amid(where: str, after: str, *names: str) -> tuple[subprocess.Complete
         env=child_environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     return job, {entry.kind: entry.status for entry in entries(Path('test-run'))}
 
@@ -306,7 +306,7 @@ def test_ctrl_c_amid_the_closes_ends_the_wait_for_uploads() -> None:
             env=child_environment(**s3_environment(f'http://127.0.0.1:{silent.getsockname()[1]}')),
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=240,
         )
     assert job.returncode == 1
     assert 'some files were not uploaded in time. Upload them with: composer-memprof push' in job.stderr

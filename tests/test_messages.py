@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,10 +15,13 @@ from pathlib import Path
 import pytest
 from composer.core import Timestamp
 
+import composer_memprof
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore, Part
 from composer_memprof.messages import MemprofWarning, errors_logged, log_error, logger, warn
 from tests.conftest import child_environment
+
+PACKAGE = Path(composer_memprof.__file__).parent
 
 
 def python(code: str) -> str:
@@ -112,6 +117,49 @@ def test_logging_at_interpreter_exit_is_safe() -> None:
     )
     assert 'at exit' in errors and 'late' in errors
     assert 'Exception ignored' not in errors and 'Traceback' not in errors
+
+
+def _catch_alls() -> list[tuple[str, ast.ExceptHandler]]:
+    """Every handler of any error in the package, by its file and line."""
+    found = []
+    for path in sorted(PACKAGE.rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if isinstance(node, ast.ExceptHandler):
+                names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else set()
+                if not node.type or names & {'Exception', 'BaseException'}:
+                    found.append((f'{path.relative_to(PACKAGE)}:{node.lineno}', node))
+    return found
+
+
+def _keeps_the_traceback(handler: ast.ExceptHandler) -> bool:
+    """Whether it raises, logs, or passes the error itself on, as an argument or to an attribute."""
+    for node in ast.walk(handler):
+        if isinstance(node, ast.Raise):
+            return True
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ('log_error', 'traceback.format_exc'):
+                return True
+            passed = [] if called in ('type', 'str', 'repr') else [*node.args, *(each.value for each in node.keywords)]
+        elif isinstance(node, ast.Assign):
+            passed = list(ast.walk(node.value))
+        else:
+            continue
+        if any(isinstance(value, ast.Name) and value.id == handler.name for value in passed):
+            return True
+    return False
+
+
+def test_no_error_that_is_caught_loses_its_traceback() -> None:
+    catch_alls = _catch_alls()
+    assert len(catch_alls) > 20
+    own = 'messages.py'  # which cannot log what logging raises
+    losing = [where for where, node in catch_alls if not _keeps_the_traceback(node)]
+    assert [where for where in losing if not where.startswith(own)] == []
+    suppressed = [
+        path for path in PACKAGE.rglob('*.py') if re.search(r'suppress\((Base)?Exception\)', path.read_text())
+    ]
+    assert suppressed == []
 
 
 def test_an_error_in_a_child_process_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeVar
 
-from composer_memprof.messages import warn
+from composer_memprof.messages import log_error, warn
 
 _Recorder = TypeVar('_Recorder', bound='WithBlock')
 
@@ -37,4 +37,5 @@ class WithBlock:
         try:
             self.stop()
         except Exception as failure:
+            log_error(self.no_result)
             warn(f'{self.no_result}: {failure}')

@@ -22,6 +22,7 @@ from composer.core import Callback, Engine, State
 
 from composer_memprof.artifacts import exiting
 from composer_memprof.artifacts.exiting import Deadline
+from composer_memprof.messages import errors_logged
 from composer_memprof.signals import DeferredSignals
 
 
@@ -32,8 +33,8 @@ class Closable(Protocol):
         """At interpreter exit, because its close was skipped: save the open window, or only end the recording."""
 
 
-#: The code of Composer that closes all callbacks of a Trainer.
-_CLOSES = getattr(getattr(Engine, '_close', None), '__code__', None)
+#: Composer's function that closes all callbacks of a Trainer, by its module and name.
+_CLOSES = (Engine.__module__, '_close')
 #: The callbacks that are to be closed.
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
@@ -44,8 +45,8 @@ class _Exit:
     begun = False
     #: Somebody insisted: the closes were interrupted.
     forced = False
-    #: The longest ``close_timeout``.
-    timeout = 0.0
+    #: The longest ``close_timeout``, or its default.
+    timeout = 20.0
     #: Until when signals are deferred, from the first one on.
     patience: Optional[Deadline] = None
 
@@ -69,10 +70,10 @@ def defer_signals(state: State) -> None:
     """At each of our closes: defer signals until all callbacks of ``state`` are closed."""
     if exiting.exiting():
         exiting.leave()
-    if _Exit.begun or any(isinstance(callback, _Last) for callback in state.callbacks):
+    if _Exit.begun or not _is_closing_all(sys._getframe()):
         return
-    if _is_closing_all(sys._getframe()):
-        _signals.begin()
+    _signals.begin()
+    if not any(isinstance(callback, _Last) for callback in state.callbacks):
         state.callbacks.append(_Last(state.callbacks))  # Composer goes through this list now
 
 
@@ -90,7 +91,7 @@ class _Last(Callback):
 
 def _is_closing_all(frame: Optional[FrameType]) -> bool:
     """Whether ``frame`` is within Composer's closes."""
-    while frame is not None and frame.f_code is not _CLOSES:
+    while frame is not None and (frame.f_globals.get('__name__'), frame.f_code.co_name) != _CLOSES:
         frame = frame.f_back
     return frame is not None
 
@@ -121,7 +122,8 @@ def _exit_begins() -> None:
 def _close_the_rest() -> None:
     """Whatever skipped a close: no recording is lost, and no profiler stays open, on which the interpreter would hang."""
     for callback in list(_open):
-        callback.close_late(save=not _Exit.forced)
+        with errors_logged('a close at the exit failed'):
+            callback.close_late(save=not _Exit.forced)
 
 
 def _exit_ends() -> None:

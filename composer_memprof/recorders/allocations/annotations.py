@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from composer_memprof.messages import log_error
 from composer_memprof.recorders.allocations.standing_blocks import storages_of
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.model_hooks import Hook
@@ -142,6 +143,7 @@ class Annotations:
                     node.metadata[_HOOKED_BY] = self._token
                     node.register_prehook(Hook(_enter_backward, weakref.ref(self), name))
         except Exception:  # a mapping of the user's may raise anything; its module stays unknown
+            log_error(f'the backward of {name} could not be followed')
             return
 
     def _backward_enters(self, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 import torch
 
+from composer_memprof.messages import log_error
 from composer_memprof.recorders.torch_private.dispatch_modes import TorchDispatchMode
 from composer_memprof.recorders.torch_private.flop_formulas import (
     conv_flop_count,
@@ -49,6 +50,7 @@ def count(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], 
             return found.times(_real_products(arguments))
         return _count_parts(operation, arguments, keywords)
     except Exception:  # torch's formulas use assertions, for example. The call is listed as untracked.
+        log_error(f'the FLOPs of {operation} could not be counted')
         return None
 
 

@@ -14,11 +14,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from composer_memprof.messages import nearest, warn
+from composer_memprof.messages import errors_logged, log_error, nearest, warn
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.selection import HISTORY, Selection
 from composer_memprof.recorders.functions.source import END, START, FunctionCall, Source, Values
@@ -246,7 +245,7 @@ class FunctionMemoryRecorder:
     def _remove(self, kind: str) -> None:
         source = self._sources.pop(kind, None)
         if source is not None and kind in self._opened:
-            with suppress(Exception):
+            with errors_logged(f'closing {kind} failed'):
                 source.close()
 
     def _read(self, call: FunctionCall, point: str) -> None:
@@ -263,6 +262,7 @@ class FunctionMemoryRecorder:
         try:
             self._take(Reading(call.function, call.iteration, point, values))
         except Exception as error:
+            log_error('MemProfiler could not read memory')
             if self.is_open:
                 self.close()
                 warn(f'MemProfiler stops reading memory: {type(error).__name__}: {error}. Training continues.')
@@ -278,9 +278,10 @@ class FunctionMemoryRecorder:
         try:
             return action()
         except Exception as error:
+            log_error(f'MemProfiler could not read {kind}')
             source = self._sources.pop(kind, None)
             if source is not None:
                 warn(f'MemProfiler continues without {kind}: {type(error).__name__}: {error}')
-                with suppress(Exception):  # most likely the same error again
+                with errors_logged(f'closing {kind} failed too'):  # most likely the same error again
                     source.close()
             return None
