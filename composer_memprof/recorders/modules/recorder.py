@@ -48,8 +48,7 @@ from composer_memprof.recorders.modules.model import check_model, find_root, is_
 from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.modules.running_module import RunningModule
 from composer_memprof.recorders.modules.storages import StorageFollower
-from composer_memprof.recorders.torch_private import fsdp, operators, require
-from composer_memprof.recorders.torch_private.ddp import ALL_REDUCE
+from composer_memprof.recorders.torch_private import ddp, fsdp, operators, require
 from composer_memprof.recorders.torch_private.tensors import is_wrapper
 from composer_memprof.recorders.with_block import WithBlock
 from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, FORWARD, OPTIMIZER
@@ -57,6 +56,8 @@ from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, FORWARD, OPTI
 #: The modules of ``torch_private`` that this needs; for a model under FSDP2 it needs ``FSDP2_NEEDS`` too.
 NEEDS = dispatch.NEEDS
 FSDP2_NEEDS = (fsdp,)
+#: Without it DDP's buckets are not listed.
+DDP_NEEDS = (ddp,)
 
 #: The operation by which a copied or unpickled tensor gets its storage.
 _SET_STORAGE = 'aten::set_'
@@ -326,7 +327,7 @@ class ModuleMemoryRecorder(WithBlock):
     def _see_buckets(self, operation: str, values: Any, category: str) -> None:
         """C++ holds DDP's buckets. They are what its backward uses and no operation made; the sizes are known."""
         self._storages.see_buckets(values, category, DDP_BUCKETS, self._bucket_bytes)
-        if operation == ALL_REDUCE:
+        if operation == ddp.ALL_REDUCE:
             self._storages.tag_all(values, OTHER, over=(ACTIVATION, TEMPORARY))
 
     # -- categories -------------------------------------------------------------------------------------------------
