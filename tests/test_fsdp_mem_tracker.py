@@ -21,6 +21,7 @@ from composer_memprof.recorders.modules.categories import CATEGORIES
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
+from composer_memprof.report.text.module_memory import Layout, module_memory_text
 from tests.conftest import FEATURES, Regression, entries, make_trainer, train
 
 SOON = {'skip': '2ba', 'active': '1ba'}
@@ -137,6 +138,21 @@ def test_activations_match_a_calculation_by_hand() -> None:
     assert at_the_end.memory['cpu']['Activation'] == rows * hidden * 4 + rows * 3 * 4
 
 
+def test_modules_and_what_is_made_outside_of_them_sum_to_the_activations() -> None:
+    model, x = nn.Linear(4, 4), torch.ones(4, 4)
+    recorder = ModuleMemoryRecorder(model)
+    with recorder:
+        copies = model(x).expand(100, 4, 4).clone()
+    del copies
+    memory = recorder.result
+    assert memory is not None
+    assert (memory.modules[0].activation_bytes, memory.outside_activation_bytes) == (4 * 4 * 4, 100 * 4 * 4 * 4)
+    assert memory.phases['forward']['cpu']['Activation'] == 4 * 4 * 4 * 101
+    lines = module_memory_text(memory, 'Linear', Layout(2, 'B', False)).splitlines()
+    (outside,) = (line for line in lines if line.startswith('(outside of modules)'))
+    assert outside.endswith('6400 B')
+
+
 def test_four_microbatches_have_the_same_parameters_gradients_and_state_and_fewer_activations() -> None:
     x = torch.randn(64, 32)
     whole, split = record(Blocks(), x), record(Blocks(), *x.split(16))
@@ -189,7 +205,8 @@ def test_categories_sum_to_the_total_whose_peak_matches_an_independent_count(
             step(recorder, optimizer, *inputs)
     memory = recorder.result
     assert memory is not None
-    assert memory.peak['cpu']['Total'] == count.peak
+    of_other_tests = sum(held.peak_bytes for held in memory.before)
+    assert memory.peak['cpu']['Total'] == count.peak + of_other_tests
     for sizes in every_memory(memory):
         assert set(sizes['cpu']) == {*CATEGORIES, 'Total'}
         assert sum(sizes['cpu'][name] for name in CATEGORIES) == sizes['cpu']['Total']
@@ -398,6 +415,8 @@ def test_a_window_writes_its_tables_and_json_and_logs_its_peak() -> None:
     for name in ('Regression', 'Regression.net', 'Regression.net.0', 'Regression.net.2'):
         assert f'Module:  {name}\n' in log
     assert f'\tTotal: {document["peak"]["cpu"]["Total"]} B\n' in log
+    assert 'previous outputs  cpu     2         32 B' in log
+    assert document['not_seen'] == {} and 'Not seen on a CPU: what an operator holds while it runs' in log
     for category, size in document['peak']['cpu'].items():
         assert logger.data[f'fsdp_mem/peak/{category}'][-1][1] == size
     names = {module['name']: module for module in document['modules']}

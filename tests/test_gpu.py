@@ -30,6 +30,7 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
 from composer_memprof.analysis.snapshot.model import ALLOC
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from tests import deviceless
 from tests.conftest import entries, json_lines, make_trainer, train, wait_for
 
@@ -271,3 +272,29 @@ def test_a_snapshot_without_our_notes_tells_parameters_gradients_and_adams_state
     assert parameters * 0.99 <= held['parameter'] <= parameters
     assert 2 * parameters * 0.99 <= held['optimizer_state'] <= 2 * parameters
     assert not any(share.category == 'unknown' and share.bytes > 0.5 * parameters for share in device.peak.categories)
+
+
+def test_with_what_is_not_seen_the_tensors_make_up_the_allocators_peak() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 512)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    recorder = ModuleMemoryRecorder(model, [optimizer])
+    inputs = torch.ones(64, 512, device='cuda')
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        recorder.begin_optimizer()
+        optimizer.step()
+        recorder.end_optimizer()
+
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    with recorder:
+        step()
+    memory = recorder.result
+    assert memory is not None
+    not_seen = memory.not_seen['cuda:0']
+    assert not_seen.start > 0, "cuBLAS' workspace"
+    assert not_seen.inside is not None
+    highest = torch.cuda.memory_stats()['requested_bytes.all.peak']
+    assert memory.peak['cuda:0']['Total'] + not_seen.peak + not_seen.inside == highest

@@ -48,6 +48,7 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'modules (FSDPMemTracker)': modules.NEEDS,
     'modules under FSDP2': modules.FSDP2_NEEDS,
     'names of modules': names.NEEDS,
+    'modules under DDP': modules.DDP_NEEDS,
     'saved_tensors (SavedTensorsHook)': saved_tensors.NEEDS,
     'flops (Flops)': flops.NEEDS,
     "flops: a CPU's peak": matmul_peak.NEEDS,

@@ -51,6 +51,12 @@ class FSDPMemTracker(ProfilingCallback):
     temporaries), OptState, Inputs, Other. Under FSDP2 the first two become ShardedParam, UnshardedParam, ShardedGrad,
     UnshardedGrad, AllGather and ReduceScatter. Sizes are of storages, before the allocator rounds them up.
 
+    All memory of tensors counts from the window's start: what was there before and has no category of its own is part
+    of Other, and is listed by what holds it (an algorithm or a callback, by its class; ``previous outputs``; ``DDP's
+    buckets``; ``data``), in the JSON as ``before``. On a GPU ``not_seen`` is what the allocator had handed out beyond
+    that. What an operator holds only while it runs, as a convolution's workspace does, is no tensor: on a GPU
+    ``not_seen`` has it as ``inside`` where the process's peak lies in the window, on a CPU it is not seen.
+
     >>> from composer_memprof import FSDPMemTracker
     >>> callback = FSDPMemTracker(depth=3, units='KiB', schedule={'skip': '10ba', 'active': '2ba'})
 
@@ -122,7 +128,9 @@ class FSDPMemTracker(ProfilingCallback):
         del stamp  # unused
         if is_compiled(state.model):
             raise RuntimeError('the model is compiled; allocations of code compiled by torch.compile cannot be seen')
-        recorder = ModuleMemoryRecorder(state.model, state.optimizers, self.root_module, self.layout.depth)
+        recorder = ModuleMemoryRecorder(
+            state.model, state.optimizers, self.root_module, self.layout.depth, lambda: _holders(state)
+        )
         recorder.start()
         recorder.end_batch()
         self._recorder = recorder
@@ -232,6 +240,15 @@ class FSDPMemTracker(ProfilingCallback):
     def predict_end(self, state: State, logger: Logger) -> None:
         super().predict_end(state, logger)
         self._log(state, logger)
+
+
+def _holders(state: State) -> dict[str, Any]:
+    """What else may hold tensors when a window begins, by the names under which the files list it."""
+    holders: dict[str, Any] = {'previous outputs': (state.outputs, state.loss), 'metrics': state.train_metrics}
+    for each in (*state.algorithms, *state.callbacks):
+        holders.setdefault(type(each).__name__, each)
+    holders['data'] = (state.train_dataloader, state.dataloader)
+    return holders
 
 
 def _for_stage(filename: Any, stage: str) -> Any:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from composer_memprof.recorders.modules.categories import OTHER
 from composer_memprof.recorders.modules.names import class_name
-from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory, ModuleUse
+from composer_memprof.recorders.modules.result import DeviceMemory, HeldBefore, ModuleMemory, ModuleUse
 from composer_memprof.recorders.modules.timeline import TrackerTimeline, states_of
 from composer_memprof.recorders.torch_private.tensors import local_tensor
 from composer_memprof.vocabulary import BACKWARD, FORWARD
@@ -49,6 +50,8 @@ class MemoryLog:
         self.module = -1
         #: The category of each storage. It may be changed until the log is read.
         self.categories: list[int] = []
+        #: Holders, by number, of the storages that were there before the recording. May be changed as well.
+        self.before: dict[int, str] = {}
         self._storages: list[int] = []
         self._devices: list[int] = []
         self._sizes: list[int] = []
@@ -100,7 +103,9 @@ class MemoryLog:
             depth (int, optional): modules deeper than this get no states. None: all get them.
         """
         self.tick += 1  # so that blocks freed after the last operation are not live at the end
+        self._put_older_blocks_first()
         timelines = {name: self._timeline(number) for number, name in enumerate(devices)}
+        uses, outside = self._module_uses(timelines, depth)
         phase_of_tick = self._phase_of_tick()
         phases: dict[str, DeviceMemory] = {}
         for phase in dict.fromkeys(name for _, name in self._phases):
@@ -113,8 +118,40 @@ class MemoryLog:
             phases=phases,
             end={name: line.at(self.tick) for name, line in timelines.items()},
             root=self.root,
-            modules=self._module_uses(timelines, depth),
+            modules=uses,
+            outside_activation_bytes=outside,
+            before=self._held_before(timelines),
         )
+
+    def _put_older_blocks_first(self) -> None:
+        waiting = set(self.before)
+        for block, storage in enumerate(self._storages):
+            if storage in waiting:
+                waiting.remove(storage)
+                self._born[block] = 0
+
+    def _held_before(self, timelines: Mapping[str, TrackerTimeline]) -> tuple[HeldBefore, ...]:
+        other = self.names.index(OTHER)
+        names = list(timelines)
+        peaks = [int(line.total.argmax()) for line in timelines.values()]
+        sizes: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for block, storage in enumerate(self._storages):
+            if storage in self.before and self._born[block] == 0 and self.categories[storage] == other:
+                device, size = self._devices[block], self._sizes[block]
+                lives_on = self._died[block] < 0 or self._died[block] > peaks[device]
+                sizes.setdefault((self.before[storage], device), []).append((size, size * lives_on))
+        held = [
+            HeldBefore(
+                name=holder,
+                device=names[device],
+                bytes=sum(size for size, _ in each),
+                peak_bytes=sum(at_peak for _, at_peak in each),
+                storages=len(each),
+                largest=max(size for size, _ in each),
+            )
+            for (holder, device), each in sizes.items()
+        ]
+        return tuple(sorted(held, key=lambda each: -each.bytes))
 
     def _timeline(self, device: int) -> TrackerTimeline:
         rows = np.flatnonzero(np.array(self._devices, dtype=np.int64) == device)
@@ -134,10 +171,14 @@ class MemoryLog:
         names = np.array([name for _, name in self._phases])
         return names[np.searchsorted(begins, np.arange(self.tick + 1), side='right') - 1]
 
-    def _module_uses(self, timelines: Mapping[str, TrackerTimeline], deepest: Optional[int]) -> tuple[ModuleUse, ...]:
-        own = np.zeros(len(self._modules), dtype=np.int64)
+    def _module_uses(
+        self, timelines: Mapping[str, TrackerTimeline], deepest: Optional[int]
+    ) -> tuple[tuple[ModuleUse, ...], int]:
+        """The modules, and the bytes of activations that were made in none of them."""
+        own_and_outside = np.zeros(len(self._modules) + 1, dtype=np.int64)
         for line in timelines.values():
-            own += line.activations_by_maker(len(self._modules))
+            own_and_outside += line.activations_by_maker(len(self._modules))
+        own, outside = own_and_outside[:-1], int(own_and_outside[-1])
         inclusive = own.copy()
         for number in range(len(self._modules) - 1, 0, -1):  # parents come before their submodules
             inclusive[self._modules[number].parent] += inclusive[number]
@@ -161,7 +202,7 @@ class MemoryLog:
                 states=states_of(module.states, spans, timelines) if deepest is None or depth <= deepest else (),
             )
             uses.append(use)
-        return tuple(uses)
+        return tuple(uses), outside
 
     def _with_ancestors(self, module: int) -> Iterator[int]:
         """The module, its parent, and so on to the root."""

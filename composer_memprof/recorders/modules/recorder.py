@@ -7,13 +7,16 @@ found in the log after that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import torch
 from torch import nn
 
 from composer_memprof.recorders import dispatch
+from composer_memprof.recorders.modules.allocator import AllocatorReadings
 from composer_memprof.recorders.modules.categories import (
     ACTIVATION,
     ALL_GATHER,
@@ -32,20 +35,32 @@ from composer_memprof.recorders.modules.categories import (
     UNSHARDED_GRADIENT,
     UNSHARDED_PARAMETER,
 )
+from composer_memprof.recorders.modules.holders import (
+    DDP_BUCKETS,
+    ELSEWHERE,
+    bucket_bytes,
+    live_tensors,
+    nearest_holders,
+    with_inner_optimizers,
+)
 from composer_memprof.recorders.modules.memory_log import MemoryLog
 from composer_memprof.recorders.modules.model import check_model, find_root, is_fsdp2
 from composer_memprof.recorders.modules.names import module_named, named_modules
 from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.modules.running_module import RunningModule
 from composer_memprof.recorders.modules.storages import StorageFollower
-from composer_memprof.recorders.torch_private import fsdp, operators, require
+from composer_memprof.recorders.torch_private import ddp, fsdp, operators, require
+from composer_memprof.recorders.torch_private import fsdp_parameters as fsdp_parameters_of_torch
+from composer_memprof.recorders.torch_private.fsdp_parameters import FSDPParameter, fsdp_parameters
 from composer_memprof.recorders.torch_private.tensors import is_wrapper
 from composer_memprof.recorders.with_block import WithBlock
 from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, FORWARD, OPTIMIZER
 
 #: The modules of ``torch_private`` that this needs; for a model under FSDP2 it needs ``FSDP2_NEEDS`` too.
 NEEDS = dispatch.NEEDS
-FSDP2_NEEDS = (fsdp,)
+FSDP2_NEEDS = (fsdp, fsdp_parameters_of_torch)
+#: Without it DDP's buckets are not listed.
+DDP_NEEDS = (ddp,)
 
 #: The operation by which a copied or unpickled tensor gets its storage.
 _SET_STORAGE = 'aten::set_'
@@ -80,6 +95,8 @@ class ModuleMemoryRecorder(WithBlock):
         root_module (str, optional): dotted name, in the model that the user wrote, of the module whose submodules are
             reported. None: the topmost module that FSDP2 shards, else the model.
         depth (int, optional): levels of modules whose states are kept, the root module being 1. None: all.
+        holders (Callable, optional): returns objects by name. A tensor that was there before the recording, and is none
+            of the model's or the optimizers', is listed under the one of these that is nearest to it.
 
     Raises:
         ValueError: for a model that can't be recorded: without parameters, under FSDP1, without that root module.
@@ -93,12 +110,14 @@ class ModuleMemoryRecorder(WithBlock):
         optimizers: Sequence[torch.optim.Optimizer] = (),
         root_module: Optional[str] = None,
         depth: Optional[int] = None,
+        holders: Optional[Callable[[], Mapping[str, Any]]] = None,
     ) -> None:
         check_model(model)
         self.depth = depth
         self.root_name = find_root(model, root_module)
         self.model = model
-        self.optimizers = tuple(optimizers)
+        self.optimizers = with_inner_optimizers(optimizers)
+        self._holders = holders  # a function, so that nothing here keeps what they hold alive
         self.sharded = any(is_fsdp2(module) for module in model.modules())
         #: The error that ended the recording early, raised while an operation of the training ran.
         self.error: Optional[Exception] = None
@@ -136,6 +155,16 @@ class ModuleMemoryRecorder(WithBlock):
         log = self._log = MemoryLog(names, modules, self.root_name)
         self._storages = StorageFollower(log, {name: code for code, name in enumerate(names)})
         self._tag_model()
+        self._bucket_bytes = bucket_bytes(self.model)
+        self._has_buckets = bool(self._bucket_bytes)
+        self._see_what_was_before()
+        self._allocators = AllocatorReadings()
+        self._allocators.begin(
+            {
+                device: self._storages.live[number] + self._bucket_bytes.get(device, 0)
+                for device, number in self._storages.devices.items()
+            }
+        )
         dispatch.listen(self)
 
     def stop(self) -> ModuleMemory:
@@ -153,8 +182,11 @@ class ModuleMemoryRecorder(WithBlock):
                 raise RuntimeError(f'recording ended early: {self.error}') from self.error
             self._tag_gradients()
             self._tag_optimizer_state()
+            for device, size in self._bucket_bytes.items():
+                self._storages.add_unseen(device, size, DDP_BUCKETS)
             self._storages.close()
-            self.result = log.read([str(device) for device in self._storages.devices], self.depth)
+            memory = log.read([str(device) for device in self._storages.devices], self.depth)
+            self.result = replace(memory, not_seen=self._allocators.read())
             return self.result
         finally:
             self._forget()
@@ -245,6 +277,8 @@ class ModuleMemoryRecorder(WithBlock):
             name = self._schema_names[operation] = operators.schema_name(operation)
         see = self._storages.see
         argument_category = self._category_of_argument(name)
+        if self._has_buckets and dispatch.in_backward():
+            self._see_buckets(name, (*arguments, *keywords.values()), argument_category)
         for value in arguments:
             see(value, argument_category)
         for value in keywords.values():
@@ -252,6 +286,10 @@ class ModuleMemoryRecorder(WithBlock):
         see(result, category)
         if self.sharded:
             self._tag_fsdp(name, arguments, keywords, result)
+        for device, highest in self._allocators.devices.items():
+            seen = self._storages.live[self._storages.devices[device]] + self._bucket_bytes.get(device, 0)
+            if seen > highest:
+                self._allocators.higher(device, seen)
         self._last_operation = name
 
     def resized(self, storage: torch.UntypedStorage) -> None:
@@ -271,12 +309,38 @@ class ModuleMemoryRecorder(WithBlock):
     def failed(self, error: Exception) -> None:
         self.error = error
 
+    # -- what was there before --------------------------------------------------------------------------------------
+
+    def _see_what_was_before(self) -> None:
+        """Follow all other tensors too, so that they count from the start and not from their first use."""
+        log = self._log
+        assert log is not None
+        storages: dict[int, list[int]] = {}
+        for tensor in live_tensors():
+            with contextlib.suppress(Exception):  # a tensor of somebody else's may refuse anything
+                storages[id(tensor)] = self._storages.see_older(tensor, ELSEWHERE)
+        unnamed = {key: numbers for key, numbers in storages.items() if any(map(log.before.get, numbers))}
+        holders = {**(self._holders() if self._holders else {}), 'model': self.model, 'optimizer': self.optimizers}
+        for key, name in nearest_holders(unnamed, holders).items():
+            for number in unnamed[key]:
+                if log.before.get(number) == ELSEWHERE:
+                    log.before[number] = name
+
+    def _see_buckets(self, operation: str, values: Any, category: str) -> None:
+        """C++ holds DDP's buckets. They are what its backward uses and no operation made; the sizes are known."""
+        self._storages.see_buckets(values, category, DDP_BUCKETS, self._bucket_bytes)
+        if operation == ddp.ALL_REDUCE:
+            self._storages.tag_all(values, OTHER, over=(ACTIVATION, TEMPORARY))
+
     # -- categories -------------------------------------------------------------------------------------------------
 
     def _tag_model(self) -> None:
         for parameter in self._parameters:
             unsharded = self.sharded and not is_wrapper(parameter)
             self._storages.tag(parameter, UNSHARDED_PARAMETER if unsharded else self._parameter)
+        for kept in self._fsdp_parameters():
+            self._storages.tag_all(kept.sharded, SHARDED_PARAMETER)
+            self._storages.tag_all(kept.unsharded, UNSHARDED_PARAMETER)
         for buffer in self.model.buffers():
             self._storages.tag(buffer, BUFFER, over=(OTHER,))
         self._tag_gradients()
@@ -293,6 +357,13 @@ class ModuleMemoryRecorder(WithBlock):
             if gradient is not None:
                 unsharded = self.sharded and not is_wrapper(gradient)
                 self._storages.tag(gradient, UNSHARDED_GRADIENT if unsharded else self._gradient)
+
+        for kept in self._fsdp_parameters():
+            self._storages.tag_all(kept.unsharded_gradients, UNSHARDED_GRADIENT)
+            self._storages.tag_all(getattr(kept.sharded, 'grad', None), SHARDED_GRADIENT)
+
+    def _fsdp_parameters(self) -> Iterator[FSDPParameter]:
+        return fsdp_parameters(self.model) if self.sharded else iter(())
 
     def _tag_optimizer_state(self) -> None:
         for optimizer in self.optimizers:

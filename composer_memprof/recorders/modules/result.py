@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from composer_memprof.recorders.modules.allocator import NotSeen
 
 TOTAL = 'Total'
 
@@ -58,6 +60,28 @@ class ModuleUse:
 
 
 @dataclass(frozen=True)
+class HeldBefore:
+    """What one holder had before the recording began and is no parameter, gradient, buffer, state or input.
+
+    Args:
+        name (str): of the holder; ``elsewhere`` for tensors that were found without one.
+        device (str): as torch prints it.
+        bytes (int): when the recording began.
+        peak_bytes (int): of these, those that were still there when the device's total was highest. They are part of
+            ``Other``.
+        storages (int): how many.
+        largest (int): bytes of the largest.
+    """
+
+    name: str
+    device: str
+    bytes: int
+    peak_bytes: int
+    storages: int
+    largest: int
+
+
+@dataclass(frozen=True)
 class ModuleMemory:
     """Memory by device, category and module, in bytes.
 
@@ -70,6 +94,10 @@ class ModuleMemory:
         root (str): dotted name of the root module in the model.
         modules (tuple[ModuleUse]): the root module, and all in it that were called or have parameters or buffers; a
             module comes before its submodules.
+        outside_activation_bytes (int): activations that were made in none of ``modules`` and were live when activations
+            took the most memory. With the root module's they are all that were live then.
+        before (tuple[HeldBefore]): what was there before, the largest first.
+        not_seen (Mapping[str, NotSeen]): for each CUDA device what its allocator had handed out beyond the tensors.
     """
 
     categories: tuple[str, ...]
@@ -78,3 +106,6 @@ class ModuleMemory:
     end: DeviceMemory
     root: str
     modules: tuple[ModuleUse, ...]
+    outside_activation_bytes: int = 0
+    before: tuple[HeldBefore, ...] = ()
+    not_seen: Mapping[str, NotSeen] = field(default_factory=dict)

@@ -47,6 +47,8 @@ class StorageFollower:
         self._followed: dict[int, _FollowedStorage] = {}
         #: Numbers of the devices that storages were seen on.
         self.devices: dict[torch.device, int] = {}
+        #: Bytes of the storages that live now, by the device's number.
+        self.live: list[int] = []
 
     def close(self) -> None:
         """Follow no storage any longer; what is freed from now on is not written."""
@@ -84,6 +86,44 @@ class StorageFollower:
         for tensor in tensors_in(values):
             self.tag(tensor, category, over)
 
+    def see_older(self, tensor: torch.Tensor, holder: str) -> list[int]:
+        """Follow the tensor's storages, which were there before the recording and which ``holder`` holds.
+
+        Returns:
+            list: the numbers of all of its storages, of those too that were seen before.
+        """
+        numbers = []
+        for part in parts_of(tensor):
+            first = len(self._log.categories)
+            followed = self._see_part(part, OTHER)
+            if followed is not None:
+                numbers.append(followed.number)
+                if followed.number == first:
+                    self._log.before[first] = holder
+        return numbers
+
+    def see_buckets(self, value: Any, category: str, holder: str, left: dict[torch.device, int]) -> None:
+        """As :meth:`see`; but a new storage that fits into what is ``left`` on its device is older, and is taken off."""
+        first = len(self._log.categories)
+        self.see(value, category)
+        if len(self._log.categories) == first:
+            return
+        for tensor in tensors_in(value):
+            for part in parts_of(tensor):
+                followed = self._see_part(part, category)
+                if followed is None or followed.number < first or followed.number in self._log.before:
+                    continue
+                if followed.bytes <= left.get(part.device, 0):
+                    self._log.before[followed.number] = holder
+                    left[part.device] -= followed.bytes
+
+    def add_unseen(self, device: torch.device, size: int, holder: str) -> None:
+        """``size`` bytes were there during all of the recording, in storages that no operation used."""
+        log = self._log
+        log.categories.append(self._codes[OTHER])
+        log.before[len(log.categories) - 1] = holder
+        log.open_block(len(log.categories) - 1, self._number_of(device), size, 0)
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """The storage has a new size."""
         followed = self._followed.get(cdata_of(storage))
@@ -116,17 +156,20 @@ class StorageFollower:
         log = self._log
         if device.type == 'meta':
             return None
-        number = self.devices.get(device)
-        if number is None:
-            number = self.devices[device] = len(self.devices)
         log.categories.append(self._codes[category])
-        followed = _FollowedStorage(len(log.categories) - 1, number)
+        followed = _FollowedStorage(len(log.categories) - 1, self._number_of(device))
         reference = _StorageReference(storage, self._freed)
         reference.key, reference.storage = cdata_of(storage), followed
         followed.ref = reference
         self._followed[reference.key] = followed
         self._set_size(followed, storage.nbytes(), log.tick)
         return followed
+
+    def _number_of(self, device: torch.device) -> int:
+        if device not in self.devices:
+            self.devices[device] = len(self.devices)
+            self.live.append(0)
+        return self.devices[device]
 
     def _freed(self, reference: weakref.ref) -> None:
         assert isinstance(reference, _StorageReference)
@@ -138,6 +181,7 @@ class StorageFollower:
     def _set_size(self, storage: _FollowedStorage, size: int, tick: int) -> None:
         if storage.bytes:
             self._log.close_block(storage.block, tick)
+        self.live[storage.device] += size - storage.bytes
         storage.bytes = size
         if size:
             storage.block = self._log.open_block(storage.number, storage.device, size, tick)

@@ -58,12 +58,15 @@ class TrackerTimeline:
         return memory
 
     def activations_by_maker(self, modules: int) -> np.ndarray:
-        """Bytes of activations by the module that made them, when all activations together took the most memory."""
+        """Bytes of activations by the module that made them, when all activations together took the most memory.
+
+        The last entry is of those that were made in no module.
+        """
         activation = self._names.index(ACTIVATION)
         tick = int(self._bytes[activation].argmax())
-        live = (self._categories == activation) & (self._born <= tick) & (tick < self._died) & (self._makers >= 0)
-        by_maker = np.zeros(modules, dtype=np.int64)
-        np.add.at(by_maker, self._makers[live], self._sizes[live])
+        live = (self._categories == activation) & (self._born <= tick) & (tick < self._died)
+        by_maker = np.zeros(modules + 1, dtype=np.int64)
+        np.add.at(by_maker, self._makers[live], self._sizes[live])  # -1, no module, is the last
         return by_maker
 
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 from composer_memprof.recorders.torch_private import private
 
 #: While it is active, operators compute shapes only. ``from_tensor(tensor)`` is ``tensor`` without its data.
-FakeTensorMode = private('torch._subclasses.fake_tensor.FakeTensorMode', seen='2.6 to 2.11', module=__name__)
+FakeTensorMode = private('torch._subclasses.fake_tensor.FakeTensorMode', module=__name__)

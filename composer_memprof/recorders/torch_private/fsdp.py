@@ -1,4 +1,4 @@
-"""The operators of FSDP2 that show which storages are gathered parameters, gradients and communication buffers."""
+"""FSDP2: the operators that show which storages are communication buffers."""
 
 from __future__ import annotations
 

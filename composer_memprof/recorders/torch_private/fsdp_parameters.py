@@ -14,7 +14,6 @@ from composer_memprof.recorders.torch_private import private_attribute
 _GET_STATE = '_get_fsdp_state'
 _state_of = private_attribute(
     f'torch.distributed.fsdp.FSDPModule.{_GET_STATE}',
-    seen='2.6 to 2.11',
     module=__name__,
     owner=lambda: importlib.import_module('torch.distributed.fsdp').FSDPModule,
 )

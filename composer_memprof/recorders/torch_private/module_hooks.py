@@ -22,7 +22,7 @@ parameters_of = private_attribute('torch.nn.Module._parameters', module=__name__
 
 _BACKWARD = ('_backward_pre_hooks', '_backward_hooks')
 for _attribute in _BACKWARD:
-    private_attribute(f'torch.nn.Module.{_attribute}', seen='2.7 to 2.11', module=__name__, owner=nn.Module)
+    private_attribute(f'torch.nn.Module.{_attribute}', module=__name__, owner=nn.Module)
 
 
 def all_hooks(module: Any) -> list[Any]:

@@ -8,9 +8,12 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from composer_memprof.messages import check_one_of, check_switches, must_be
+from composer_memprof.recorders.modules.names import OUTSIDE
 from composer_memprof.recorders.modules.result import TOTAL, DeviceMemory, Memory, ModuleMemory, ModuleUse
 from composer_memprof.report.text.head import Head
 
+#: The device that has no allocator to ask.
+CPU = 'cpu'
 #: Bytes per unit.
 UNITS = {'B': 1, 'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30}
 
@@ -51,6 +54,9 @@ def module_memory_dict(head: Head, memory: ModuleMemory) -> dict[str, Any]:
         'end': memory.end,
         'root_module': memory.root,
         'modules': [_module_dict(module) for module in memory.modules],
+        'outside_activation_bytes': memory.outside_activation_bytes,
+        'before': [vars(held) for held in memory.before],
+        'not_seen': {device: vars(sizes) for device, sizes in memory.not_seen.items()},
     }
 
 
@@ -72,6 +78,8 @@ def module_memory_text(memory: ModuleMemory, model: str, layout: Layout) -> str:
 def _lines(memory: ModuleMemory, model: str, layout: Layout) -> Iterable[str]:
     units, tabulate = layout.units, layout.tabulate
     yield from _memory_lines(memory.peak, units, tabulate)
+    yield from _before_lines(memory, units)
+    yield from _not_seen_lines(memory, units)
     for phase, peak in memory.phases.items():
         yield ''
         yield f'Peak in {phase}'
@@ -87,12 +95,46 @@ def _lines(memory: ModuleMemory, model: str, layout: Layout) -> Iterable[str]:
                 *(_size(size, units) for size in _sizes_of(module)),
             ]
             for module in shown
-        ],
+        ]
+        + [[OUTSIDE, '', '', '', '', _size(memory.outside_activation_bytes, units)]],
     )
     for module in sorted(shown, key=lambda module: _natural_order(_full_name(memory, model, module))):
         yield ''
         yield f'Module:  {_full_name(memory, model, module)}'
         yield from _states(module, units, tabulate)
+
+
+def _before_lines(memory: ModuleMemory, units: str) -> Iterable[str]:
+    if memory.before:
+        yield ''
+        yield 'Part of Other: what was there before the window, by what holds it'
+        yield from _table(
+            ['Held by', 'Device', 'Storages', 'Largest', 'At the start', 'At the peak'],
+            [
+                [
+                    *(held.name, held.device, str(held.storages)),
+                    *(_size(size, units) for size in (held.largest, held.bytes, held.peak_bytes)),
+                ]
+                for held in memory.before
+            ],
+        )
+
+
+def _not_seen_lines(memory: ModuleMemory, units: str) -> Iterable[str]:
+    """What an allocator knows beyond the total."""
+    for device, sizes in memory.not_seen.items():
+        yield ''
+        yield f'Not seen on {device}, beyond the total: workspaces, and tensors that only C++ holds'
+        yield f'\tAt the start: {_size(sizes.start, units)}'
+        yield f'\tAt the peak: {_size(sizes.peak, units)}'
+        if sizes.inside is not None:
+            yield f"\tAbove that, at the allocator's own peak: {_size(sizes.inside, units)}"
+    if CPU in memory.peak:
+        yield ''
+        yield (
+            'Not seen on a CPU: what an operator holds while it runs, as the reordered weights of a convolution. '
+            'MemorySnapshot shows it'
+        )
 
 
 def _sizes_of(module: ModuleUse) -> tuple[int, int, int]:
