@@ -6,7 +6,7 @@ import weakref
 
 from composer_memprof.messages import log_error, warn
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
-from composer_memprof.recorders.torch_private import cuda_start
+from composer_memprof.recorders.torch_private import cuda_allocator
 
 
 class EarlyHistory:
@@ -27,7 +27,7 @@ class EarlyHistory:
         if not self.is_wanted:
             self.is_wanted = True
             this = weakref.ref(self)
-            cuda_start.call_when_started(lambda: _start(this()))
+            cuda_allocator.call_when_started(lambda: _start(this()))
 
     def hand_over(self) -> None:
         """A source records from now on, and ends the recording."""

@@ -32,7 +32,6 @@ from composer_memprof.recorders.modules.result import ModuleMemory
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.pack_functions import Function, FunctionOrPath, resolve_function
 from composer_memprof.recorders.saved_tensors.recorder import check_has_parameters
-from composer_memprof.recorders.torch_private import cuda_start
 
 #: The user's hooks, by name in ``_HOOK_NAMES``.
 Hooks = Mapping[str, Sequence[FunctionOrPath]]
@@ -98,7 +97,7 @@ class FunctionPlan:
         if self.module_memory:
             needs += modules.NEEDS
         if self.history and torch.cuda.is_available():
-            needs += (*allocator_history.NEEDS, cuda_start)
+            needs += allocator_history.NEEDS
         return needs
 
     def check(self, model: nn.Module, fsdp_version: Optional[int] = None) -> None:

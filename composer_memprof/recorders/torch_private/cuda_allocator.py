@@ -14,3 +14,5 @@ memory_stats = private('torch._C._cuda_memoryStats', seen='2.7 to 2.11', module=
 attach_out_of_memory_observer = private(
     'torch._C._cuda_attach_out_of_memory_observer', seen='2.6 to 2.7', module=__name__
 )
+#: ``(function)``: call it once CUDA is started; now, if it is.
+call_when_started = private('torch.cuda._lazy_call', seen='2.6 to 2.11', module=__name__)
