@@ -202,6 +202,30 @@ def test_mem_profiler_keeps_the_allocators_history_at_both_ends_of_a_call() -> N
     assert ended > begun
 
 
+def active_blocks(snapshot: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    blocks = [block for segment in snapshot['segments'] for block in segment['blocks']]
+    return {block['address']: block for block in blocks if block['state'] == 'active_allocated'}
+
+
+def test_mem_profilers_allocator_history_begins_before_the_model_is_on_the_device() -> None:
+    before = active_blocks(torch.cuda.memory._snapshot())
+    train_on_gpu(MemProfiler(cuda_allocator_history=True))
+    (start,) = Path('test-run').rglob('cuda_alloc_rank_0.training_step.2.start.pickle')
+    blocks = [
+        block for address, block in active_blocks(pickle.loads(start.read_bytes())).items() if address not in before
+    ]
+    moved = [block for block in blocks if any(frame['name'] == 'module_to_device' for frame in block['frames'])]
+    assert len(moved) == 4, 'the parameters'
+
+
+def test_the_history_of_a_mem_profiler_that_is_not_used_ends_with_it() -> None:
+    profiler = MemProfiler(cuda_allocator_history=True)
+    torch.empty(1 << 20, device='cuda')
+    assert any(torch.cuda.memory._snapshot()['device_traces'])
+    del profiler
+    assert not any(torch.cuda.memory._snapshot()['device_traces'])
+
+
 @profiles
 def test_all_nine_callbacks_leave_their_files() -> None:
     trainer = make_trainer(

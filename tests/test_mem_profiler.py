@@ -582,6 +582,43 @@ def test_a_plain_loop_is_read_too() -> None:
     assert marked._listeners == () and not model._forward_hooks
 
 
+def test_moments_read_by_hand_are_calls_of_their_function() -> None:
+    model = torch.nn.Linear(8, 1)
+    with MemProfiler(save_dir='here', max_iter=3, dump_memorystats_pickle=True).connect(model) as profiler:
+        for _ in range(5):
+            profiler.snap('step', 'start')
+            model(torch.ones(4, 8)).sum().backward()
+            profiler.snap('step', 'middle', reset_mem_hooks=True)
+            profiler.snap('step', 'end')
+            profiler.snap('alone', 'now')
+        profiler.dump_memory_stats()
+        profiler.snap('late', 'end')
+    found = stats(folder=Path('here'))
+    steps = [f'0.step.{n}.{moment}' for n in (2, 3) for moment in ('start', 'middle', 'end')]
+    assert set(found) == {*steps, '0.alone.2.now', '0.alone.3.now'}
+    assert [found[key]['npp_diff'] for key in steps[:3]] == [0, 4 * 8 * 4, 0]
+    assert pickle.loads(Path('here/rank_0_memory_stats.pickle').read_bytes()) == found
+    assert profiler.snap('step', 'start') is None and len(profiler.memory_stats) == len(found)
+
+
+def test_hooks_removed_by_hand_are_gone_and_the_other_readings_go_on() -> None:
+    profiler, hooked = MemProfiler(max_iter=3), []
+    trainer = make_trainer(profiler)
+    model = trainer.state.model
+
+    def look(*_: Any) -> None:
+        hooked.append(len(model._forward_hooks))
+        if len(hooked) == 2:
+            profiler.remove_memprofiler_hooks()
+
+    model.net.register_forward_hook(look)
+    trainer.fit()
+    trainer.close()
+    assert hooked[:3] == [0, 2, 1], 'the other one counts what autograd saves'
+    third = stats()['0.training_step.3.end']
+    assert third['packed_bytes_diff'] > 0 and 'rss_diff' not in third
+
+
 # -- the training comes first -----------------------------------------------------------------------------------------
 
 

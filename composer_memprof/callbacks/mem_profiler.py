@@ -9,6 +9,7 @@ from typing import Optional, Union
 import torch
 from composer.core import Event, State
 from composer.loggers import Logger
+from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof.artifacts.names import Stamp
@@ -67,7 +68,8 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
             ``0``.
         max_iter (int, optional): the last call of each function that is read. Default: the one after the warm-up;
             with a schedule no limit.
-        cuda_allocator_history (bool): record it, and save it at each start and end. Default: ``False``.
+        cuda_allocator_history (bool): save it at each start and end. It begins when this object is made, or once CUDA
+            is in use; with a schedule, in each window. Default: ``False``.
         track_fsdp_mem (bool): memory by category and module, with or without FSDP2. Default: ``False``.
         fsdp_mem_track_module_depth, fsdp_mem_tracker_tabulate, fsdp_mem_tracker_units, fsdp_mem_tracker_root_module:
             as ``depth``, ``tabulate``, ``units`` and ``root_module`` of :class:`FSDPMemTracker`.
@@ -166,6 +168,9 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
         self.fsdp_memory_stats = self._stats.peaks
         if cuda_allocator_history and torch.cuda.is_available():
             self.resources = frozenset({exclusive.ALLOCATOR_HISTORY})
+        self._early = self._plan.early_history() if enabled and self.may_run_on(dist.get_global_rank()) else None
+        if self._early is not None:
+            self._early.begin()  # as soon as here, so that the model's move to the device is in it
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if self.enabled:
@@ -174,6 +179,21 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
         del state  # unused
         return self._plan.torch_needs()
+
+    def _check(self, state: State) -> None:
+        if self._early is not None and exclusive.claim_if_free(self, self.session, state):
+            self._early.begin()
+        elif self._early is not None:
+            self._early.cancel()
+
+    def yield_resources(self) -> bool:
+        if self.is_recording or self._early is None or not self._early.is_wanted:
+            return False
+        try:
+            self._early.cancel()
+        finally:
+            exclusive.release(self.session)
+        return True
 
     def fit_start(self, state: State, logger: Logger) -> None:
         self._plan.check(state.model, state.fsdp_config_version)

@@ -9,7 +9,6 @@ from composer.core import State
 from composer_memprof.schedule.base import Schedule
 from composer_memprof.schedule.clocks import BatchClock, Clock
 from composer_memprof.schedule.cursor import SKIP, WARM_UP, BatchDecision
-from composer_memprof.schedule.function import FunctionSchedule
 from composer_memprof.schedule.windows import WindowSchedule
 
 
@@ -41,20 +40,13 @@ class ScheduleDriver:
             return WARM_UP if self._opens_soon() else SKIP
         return decision
 
-    def opens_next(self) -> bool:
-        """Between two batches: True if a window opens with the next one. A function of the user's is not asked."""
-        if any(isinstance(part, FunctionSchedule) for part in self.schedule.parts()):
-            return False
-        decision, _ = self._cursor.step(self.clock)
-        return decision.active and not decision.joined
-
     def is_over(self) -> bool:
         """After a batch or an epoch: True if the open window ends here."""
         return not self._cursor.step(self.clock)[0].joined
 
-    def is_next_active(self) -> bool:
-        """Between batches: True if the next batch is recorded, as far as is known now."""
-        return self._cursor.step(self.clock)[0].active
+    def next_batch(self) -> BatchDecision:
+        """Between batches: the decision for the next one, as far as is known now."""
+        return self._cursor.step(self.clock)[0]
 
     def _opens_soon(self) -> bool:
         clock = BatchClock(int(self.clock.read('ba')), self.clock.rank)

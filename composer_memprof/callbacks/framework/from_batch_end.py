@@ -67,7 +67,7 @@ class RecordsFromBatchEnd(ProfilingCallback):
         if self._life is _RECORDING:
             if self._stage == stage and _a_batch_follows(stage, state):
                 self._next_batch_awaited(stage)
-        elif self._early is None and self._windows.is_next_active(stage) and self._may_start(stage, state):
+        elif self._early is None and self._windows.next_batch(stage).active and self._may_start(stage, state):
             with uninterrupted():
                 if self._life is _IDLE:
                     self._warm_up(state)

@@ -57,17 +57,13 @@ class StageWindows:
         """What the schedule wants of the batch about to start."""
         return self._stages[stage].before_batch()
 
-    def opens_next(self, stage: str) -> bool:
-        """Between two batches: whether a window opens with the next one."""
-        return self._stages[stage].opens_next()
-
     def is_over(self, stage: str) -> bool:
         """After a batch or an epoch: whether the open window ends here."""
         return self._stages[stage].is_over()
 
-    def is_next_active(self, stage: str) -> bool:
-        """Between batches: whether the schedule records the next one, as far as is known now."""
-        return self._stages[stage].is_next_active()
+    def next_batch(self, stage: str) -> BatchDecision:
+        """Between batches: what the schedule wants of the next one, as far as is known now."""
+        return self._stages[stage].next_batch()
 
     def has_opened(self, stage: str) -> bool:
         """Whether any window of ``stage`` was reached."""

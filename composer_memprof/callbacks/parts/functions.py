@@ -75,8 +75,10 @@ class FunctionCallback(ProfilingCallback):
 
     def _open_ahead(self, stage: str, state: State) -> None:
         """Open a window before the data of its first batch is loaded, if it begins with the next batch."""
-        if stage in self._windows and not self.is_recording and self._windows.opens_next(stage):
-            self._before_batch(stage, state)
+        if stage in self._windows and not self.is_recording:
+            following = self._windows.next_batch(stage)
+            if following.active and not following.joined:
+                self._before_batch(stage, state)
 
     def eval_start(self, state: State, logger: Logger) -> None:
         super().eval_start(state, logger)

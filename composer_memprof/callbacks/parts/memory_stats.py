@@ -52,6 +52,8 @@ class MemoryStats:
         #: Bytes by device and category at the peak, by function and iteration.
         self.peaks: dict[tuple[str, int], dict[str, dict[str, int]]] = {}
         self._window: dict[str, dict[str, Any]] = {}
+        #: How many readings of the window its newest pickle has.
+        self._dumped = 0
         self._store: Optional[ArtifactStore] = None
         self._growing: dict[str, GrowingFile] = {}
         self._warned_of_lag = False
@@ -60,17 +62,26 @@ class MemoryStats:
         """A window begins. Each of its files is created at its first reading."""
         self._rank = dist.get_global_rank()
         self._store, self._stamp, self._window, self._growing = store, stamp, {}, {}
+        self._dumped = 0
 
     def close(self) -> None:
         """The window ended; its files are complete."""
         growing, self._growing = self._growing, {}
         for file in growing.values():
             file.close()
-        store, self._store = self._store, None
-        if store is not None and self._window and PICKLE in self._formats:
-            values = self._window
-            part = Part(f'{self._kind}{PICKLE}', PICKLE, lambda path: write_pickle(values, path), self._compress)
-            store.save([part], self._stamp)
+        self.dump()
+        self._store = None
+
+    def dump(self) -> None:
+        """Save the pickle of the window's readings so far, unless an earlier one has them all."""
+        with self._lock:
+            values = dict(self._window)
+        store = self._store
+        if store is None or PICKLE not in self._formats or len(values) == self._dumped:
+            return
+        self._dumped = len(values)
+        part = Part(f'{self._kind}{PICKLE}', PICKLE, lambda path: write_pickle(values, path), self._compress)
+        store.save([part], self._stamp)
 
     def take(self, reading: Reading) -> None:
         """Keep a reading, and append it to the window's files."""

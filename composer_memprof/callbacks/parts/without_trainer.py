@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Optional
 
 from composer.core import Timestamp
@@ -13,11 +12,11 @@ from typing_extensions import Self
 
 from composer_memprof.artifacts.destinations import FsspecDestination, scheme_of
 from composer_memprof.artifacts.names import Stamp, folder_of
-from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.run_checks import check_writable
+from composer_memprof.callbacks.parts.by_hand import ByHand
 from composer_memprof.callbacks.parts.functions import FUNCTIONS
-from composer_memprof.callbacks.parts.memory_stats import MemoryStats
 from composer_memprof.recorders.functions import marked
+from composer_memprof.recorders.functions.early_history import EarlyHistory
 from composer_memprof.recorders.functions.plan import FunctionPlan
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
 
@@ -25,13 +24,12 @@ from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
 RUN_NAME = 'memprofiler'
 
 
-class WithoutTrainer(ProfilingCallback):
+class WithoutTrainer(ByHand):
     """Reads marked functions in windows, and has the methods that a loop without a Trainer calls."""
 
     _plan: FunctionPlan
-    _stats: MemoryStats
-    _functions: Optional[FunctionMemoryRecorder] = None
     enabled = True
+    _early: Optional[EarlyHistory] = None
 
     def connect(self, module: Module, optimizers: Sequence[Optimizer] = ()) -> Self:
         """Read marked functions and :meth:`memprofile_ctx` blocks from now until :meth:`disconnect`.
@@ -50,6 +48,8 @@ class WithoutTrainer(ProfilingCallback):
         check_writable(folder, self.output.folder)
         recorder = self._make_recorder(module, optimizers)
         self._open_store(folder, destination)
+        if self._early is not None:
+            self._early.begin()
         self._listen(recorder)
         self._begin_window(Stamp(RUN_NAME, Timestamp()))
         return self
@@ -69,24 +69,15 @@ class WithoutTrainer(ProfilingCallback):
     def __exit__(self, *error: object) -> None:
         self.disconnect()
 
-    @contextmanager
-    def memprofile_ctx(self, name: str) -> Iterator[None]:
-        """Read memory at the start and the end of the block, as of a function ``name``."""
-        recorder = self._functions
-        call = recorder.begin_training_function(name, is_marked=True) if recorder is not None else None
-        try:
-            yield
-        finally:
-            if recorder is not None:
-                recorder.end_training_function(name, call)
-
     # -- windows ----------------------------------------------------------------------------------------------------
 
     def _make_recorder(
         self, model: Module, optimizers: Sequence[Optimizer], reserved: Sequence[str] = ()
     ) -> FunctionMemoryRecorder:
         self._plan.check(model)
-        sources = self._plan.make_sources(model, optimizers, self._stats.take_memory, self._stats.take_snapshot)
+        sources = self._plan.make_sources(
+            model, optimizers, self._stats.take_memory, self._stats.take_snapshot, self._early
+        )
         return FunctionMemoryRecorder(self._plan.selection, sources, self._stats.take, reserved)
 
     def _begin_window(self, stamp: Stamp) -> None:
@@ -97,11 +88,14 @@ class WithoutTrainer(ProfilingCallback):
     def _end_window(self) -> None:
         if self._functions is not None:
             self._functions.close()
+        if self._early is not None:
+            self._early.cancel()  # if no call was read
         self._stats.close()
 
     def _listen(self, recorder: Optional[FunctionMemoryRecorder]) -> None:
         """Connect ``recorder`` to marked functions in place of the current one; it continues its call counts."""
         before, self._functions = self._functions, recorder
+        self._snapped = {}
         if before is not None:
             marked.disconnect(before)
             before.close()

@@ -14,6 +14,7 @@ from composer_memprof.messages import allowed_are, must_be, warn
 from composer_memprof.recorders import compiled
 from composer_memprof.recorders.allocations import allocator_history
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
+from composer_memprof.recorders.functions.early_history import EarlyHistory
 from composer_memprof.recorders.functions.hook_sources import RootHooksSource, UserHooksSource
 from composer_memprof.recorders.functions.selection import HISTORY, HOOKS, Selection
 from composer_memprof.recorders.functions.source import FunctionCall, Source
@@ -91,6 +92,12 @@ class FunctionPlan:
         if self.root_module is not None and not isinstance(self.root_module, str):
             raise must_be('fsdp_mem_tracker_root_module', 'the dotted name of a module', self.root_module)
 
+    def early_history(self) -> Optional[EarlyHistory]:
+        """The allocator's history for before the first call; None if it is not recorded, or in windows alone."""
+        if not self.history or self.selection.last is None or not torch.cuda.is_available():
+            return None
+        return EarlyHistory(AllocatorHistory(_HISTORY_ENTRIES))
+
     def torch_needs(self) -> tuple[ModuleType, ...]:
         """The modules of ``torch_private`` that its sources need."""
         needs = NEEDS['']
@@ -122,6 +129,7 @@ class FunctionPlan:
         optimizers: Sequence[torch.optim.Optimizer],
         take_memory: Callable[[FunctionCall, ModuleMemory, str], None],
         take_snapshot: Callable[[FunctionCall, str, AllocatorHistory], None],
+        early: Optional[EarlyHistory] = None,
     ) -> dict[str, Source]:
         """The sources by kind, for the model as it is when training begins. Warns of a source that cannot work.
 
@@ -129,7 +137,8 @@ class FunctionPlan:
             model (Module): the model.
             optimizers (Sequence): the optimizers.
             take_memory (Callable): called with a call, its module memory, and the class of the root module.
-            take_snapshot (Callable): called with a call, ``'start'`` or ``'end'``, and the allocator's history.
+            take_snapshot (Callable): called with a call, the point of the reading, and the allocator's history.
+            early (EarlyHistory, optional): what the allocator's history continues.
         """
         sources: dict[str, Source] = {'cpu': HostSource()}
         has_cuda = torch.cuda.is_available()
@@ -138,7 +147,7 @@ class FunctionPlan:
         if self.history:
             if has_cuda:
                 history = AllocatorHistory(_HISTORY_ENTRIES)
-                sources[HISTORY] = AllocatorHistorySource(history, take_snapshot)
+                sources[HISTORY] = AllocatorHistorySource(history, take_snapshot, early)
             else:
                 warn('MemProfiler continues without cuda_allocator_history: there is no CUDA device')
         is_compiled = compiled.is_compiled(model)

@@ -138,18 +138,14 @@ class FunctionMemoryRecorder:
             if self.selection.functions.get(HISTORY, frozenset()) <= self._finished:
                 self._remove(HISTORY)
 
-    def read(self, call: Optional[FunctionCall], point: str, restart: bool = False) -> None:
-        """Read a running call at a moment between its start and its end.
+    def read(self, call: Optional[FunctionCall], point: str) -> None:
+        """Read a running call at the moment ``point`` between its start and its end."""
+        if call is not None and self.is_open:
+            self._read(call, point)
 
-        Args:
-            call (FunctionCall, optional): what its begin returned.
-            point (str): a name of the moment, for the key.
-            restart (bool): what is counted within the call counts from here on.
-        """
-        if call is None or not self.is_open:
-            return
-        self._read(call, point)
-        if restart:
+    def restart(self, call: Optional[FunctionCall]) -> None:
+        """What is counted within the call counts from here on."""
+        if call is not None and self.is_open:
             self._visit(call, lambda source: source.restart(call))
 
     def cancel(self, call: Optional[FunctionCall]) -> None:
@@ -157,15 +153,18 @@ class FunctionMemoryRecorder:
         if call is not None and self.is_open:
             self._visit(call, lambda source: source.end(call), backwards=True)
 
-    def begin_training_function(self, name: str, inputs: Any = None, is_marked: bool = False) -> Optional[FunctionCall]:
+    def begin_training_function(
+        self, name: str, inputs: Any = None, is_marked: bool = False, silent: bool = False
+    ) -> Optional[FunctionCall]:
         """A training function such as ``'forward'`` begins. Returns the argument of :meth:`end_training_function`.
 
         Args:
             name (str): of the function.
             inputs: the tensors that it works on, in any nesting.
             is_marked (bool): True if the user marked it, so the selection need not name it.
+            silent (bool): its start is not read.
         """
-        call = self._begin(name, is_marked)
+        call = self._begin(name, is_marked, silent)
         self.notify_begin(name, inputs)
         return call
 
@@ -183,7 +182,7 @@ class FunctionMemoryRecorder:
         self.notify_end(name)
         self.end(call)
 
-    def _begin(self, function: str, is_marked: bool) -> Optional[FunctionCall]:
+    def _begin(self, function: str, is_marked: bool, silent: bool = False) -> Optional[FunctionCall]:
         function = function[:_LONGEST_NAME]
         with self._lock:
             self.call_counts[function] += 1
@@ -194,7 +193,10 @@ class FunctionMemoryRecorder:
         if not sources:
             return None
         call = FunctionCall(function, iteration, sources, threading.get_ident())
-        self._read(call, START)
+        if silent:
+            self._visit(call, lambda source: source.begin(call))
+        else:
+            self._read(call, START)
         return call
 
     def warn_of_functions_that_never_ran(self, others: Sequence[str] = ()) -> None:

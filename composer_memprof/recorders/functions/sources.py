@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
+from composer_memprof.recorders.functions.early_history import EarlyHistory
 from composer_memprof.recorders.functions.source import FunctionCall, Source, Values
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
@@ -48,16 +49,25 @@ class AllocatorHistorySource(Source):
     Args:
         history (AllocatorHistory): recorded while the source is open. If it was begun before, it goes on.
         take (Callable): called with the call, the point of the reading, and the history to take a snapshot of.
+        early (EarlyHistory, optional): what it continues.
     """
 
     one_thread = True
 
-    def __init__(self, history: AllocatorHistory, take: Callable[[FunctionCall, str, AllocatorHistory], None]) -> None:
+    def __init__(
+        self,
+        history: AllocatorHistory,
+        take: Callable[[FunctionCall, str, AllocatorHistory], None],
+        early: Optional[EarlyHistory] = None,
+    ) -> None:
         self._history = history
         self._take = take
+        self._early = early
 
     def open(self) -> None:
         self._history.start()
+        if self._early is not None:
+            self._early.hand_over()
 
     def close(self) -> None:
         self._history.cancel()

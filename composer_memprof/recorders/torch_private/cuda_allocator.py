@@ -12,3 +12,5 @@ memory_snapshot = private('torch.cuda.memory._snapshot', module=__name__)
 memory_stats = private('torch._C._cuda_memoryStats', module=__name__)
 #: ``(observer)``: call ``observer(device, requested, total, free)`` before each error. It cannot be removed.
 attach_out_of_memory_observer = private('torch._C._cuda_attach_out_of_memory_observer', module=__name__)
+#: ``(function)``: call it once CUDA is started; now, if it is.
+call_when_started = private('torch.cuda._lazy_call', module=__name__)
