@@ -14,6 +14,7 @@ from typing import Any, Optional
 import torch
 from torch import nn
 
+from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.torch_private import ddp, is_found
 from composer_memprof.recorders.torch_private.tensors import FLATTEN
 
@@ -48,10 +49,9 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 def _gradient(tensor: torch.Tensor) -> Optional[torch.Tensor]:
-    try:
+    with errors_logged('a tensor refused to be looked at'):  # a class of somebody else's may refuse anything
         return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
-    except Exception:  # a class of somebody else's may refuse anything
-        return None
+    return None
 
 
 def nearest_holders(wanted: Collection[int], holders: Mapping[str, Any]) -> dict[int, str]:

@@ -7,7 +7,6 @@ found in the log after that.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -15,6 +14,7 @@ from typing import Any, Optional
 import torch
 from torch import nn
 
+from composer_memprof.messages import errors_logged
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.modules.allocator import AllocatorReadings
 from composer_memprof.recorders.modules.categories import (
@@ -317,7 +317,7 @@ class ModuleMemoryRecorder(WithBlock):
         assert log is not None
         storages: dict[int, list[int]] = {}
         for tensor in live_tensors():
-            with contextlib.suppress(Exception):  # a tensor of somebody else's may refuse anything
+            with errors_logged('a tensor refused to be looked at'):
                 storages[id(tensor)] = self._storages.see_older(tensor, ELSEWHERE)
         unnamed = {key: numbers for key, numbers in storages.items() if any(map(log.before.get, numbers))}
         holders = {**(self._holders() if self._holders else {}), 'model': self.model, 'optimizer': self.optimizers}
