@@ -266,7 +266,7 @@ def test_the_times_of_phases_are_the_devices_own() -> None:
 
 
 def test_a_snapshot_without_our_notes_tells_parameters_gradients_and_adams_state() -> None:
-    left = torch.cuda.memory_allocated()  # by other tests: their parameters have stacks, and count too
+    left = torch.cuda.memory_allocated()  # by other tests: it is recognized by its stacks, and counts too
     width = 200
     model = torch.nn.Sequential(torch.nn.Linear(width, 3 * width), torch.nn.GELU(), torch.nn.Linear(3 * width, width))
     model.to('cuda')
@@ -295,7 +295,7 @@ def test_a_snapshot_without_our_notes_tells_parameters_gradients_and_adams_state
     if held['gradient']:  # the peak is in the optimizer; elsewhere there are none
         assert parameters * 0.99 <= held['gradient'] <= parameters
     assert parameters * 0.99 <= held['parameter'] <= parameters + left
-    assert 2 * parameters * 0.99 <= held['optimizer_state'] <= 2 * parameters
+    assert 2 * parameters * 0.99 <= held['optimizer_state'] <= 2 * parameters + left
     assert not any(share.category == 'unknown' and share.bytes > 0.5 * parameters for share in device.peak.categories)
 
 
