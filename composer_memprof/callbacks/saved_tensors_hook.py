@@ -39,7 +39,8 @@ class SavedTensorsHook(ProfilingCallback):
 
     ``unseen`` lists what can't be seen: tensors kept by saved-tensor hooks inside the model (non-reentrant
     checkpoints, offloading), everything if such hooks surround the whole training, and what ``torch.func`` runs. The
-    inputs of a non-reentrant checkpoint are seen, what it recomputes is not. A module under ``torch.compile`` is seen
+    inputs of a non-reentrant checkpoint are seen, what it recomputes is not. Nor is what a custom Function keeps
+    without ``save_for_backward``, as in ``ctx.x = x``; ``FSDPMemTracker`` counts it. A module under ``torch.compile`` is seen
     as a whole, with what its compiled backward keeps.
 
     >>> from composer_memprof import SavedTensorsHook
