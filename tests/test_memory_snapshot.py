@@ -9,6 +9,7 @@ import gzip
 import io
 import itertools
 import json
+import os
 import pickle
 import resource
 import shutil
@@ -40,6 +41,7 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.report.text.snapshot_tables import report_text
 from tests.conftest import FEATURES, Regression, entries, loader, make_trainer, train
+from tests.test_fsdp_mem_tracker import run_python
 
 RUN = Path('test-run/torch_traces')
 
@@ -726,3 +728,24 @@ def test_what_there_was_at_the_failure_is_told_apart_from_the_peak() -> None:
     assert device.at_failure is not None and answer.oom is not None
     assert device.peak.bytes >= 4 << 20 > device.at_failure.bytes >= 1 << 20
     assert (answer.oom.batch, answer.oom.phase) == (5, 'forward')
+
+
+IMPORTS = """
+from composer_memprof import MemorySnapshot
+from tests.conftest import make_trainer
+
+trainer = make_trainer(MemorySnapshot(skip_batches=0, interval='1ba', folder='snapshots'), max_duration='1ba')
+
+def imports(*_):
+    import pydoc, sqlite3, sympy.stats, wave, xml.dom.minidom
+
+trainer.state.model.register_forward_pre_hook(imports)
+trainer.fit()
+trainer.close()
+"""
+
+
+def test_a_module_that_is_imported_in_a_window_loses_no_snapshot() -> None:
+    # The code of an imported module is freed, and torch's profiler goes on pointing at its names.
+    run_python(f'import os; os.chdir({os.getcwd()!r}){IMPORTS}')
+    assert 'memory_snapshot' in {entry.kind for entry in entries(Path('snapshots')) if entry.status == 'saved'}

@@ -11,12 +11,13 @@ from composer_memprof.analysis.memory.attribution import Attribution, PlaceShare
 from composer_memprof.analysis.memory.categories import CATEGORIES
 from composer_memprof.analysis.memory.phases import batch_ends, rows_at
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Frame, Snapshot
-from composer_memprof.vocabulary import ACTIVATION, AUTOCAST_COPY, INPUT, TEMPORARY, UNKNOWN
+from composer_memprof.vocabulary import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAMETER, WORKSPACE
 
 #: The last batches of the recording that are compared, and the fewest that show growth.
 _COMPARED, _FEWEST = 6, 3
-#: Codes of the categories whose blocks do not outlive their batch.
-_SHORT_LIVED = tuple(CATEGORIES.index(key) for key in (ACTIVATION, INPUT, TEMPORARY, AUTOCAST_COPY, UNKNOWN))
+#: The categories whose blocks outlive their batch, and the codes of all others.
+_LONG_LIVED = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, WORKSPACE)
+_SHORT_LIVED = tuple(code for code, key in enumerate(CATEGORIES) if key not in _LONG_LIVED)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Growth:
         steady (bool, optional): True if no place grew in each of them; None for fewer than three batches.
         growing (list[GrowingPlace]): places that grew in each of them, the fastest first.
         held (list[PlaceShare]): blocks allocated within the recording and not freed, without parameters, buffers,
-            gradients and optimizer state. If batches are known, only those allocated before the last batch.
+            gradients, optimizer state and workspaces. If batches are known, only those allocated before the last batch.
         held_bytes (int): their sum.
     """
 

@@ -158,7 +158,11 @@ def _allocations(result: KinetoResult, modules: Mapping[int, str]) -> Iterator[_
 
 
 def _frame(state: Any) -> Frame:
-    return {'filename': _whole_path(state.file_name), 'line': state.line_number, 'name': state.function_name}
+    # The names of code that was freed meanwhile, as a module's is after its import, are no text any more.
+    try:
+        return {'filename': _whole_path(state.file_name), 'line': state.line_number, 'name': state.function_name}
+    except UnicodeDecodeError:
+        return {'filename': '??', 'line': state.line_number, 'name': '??'}
 
 
 @functools.cache
