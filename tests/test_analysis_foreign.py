@@ -181,6 +181,13 @@ def test_cublas_workspace_is_a_category_by_its_function_or_its_size() -> None:
     assert bytes_by_category(on_a_cpu) == {'unknown': 8_519_680}
 
 
+def test_a_weight_and_its_gradient_of_that_size_are_no_workspace() -> None:
+    size = 8_519_680
+    step = a_step(ADAM, event('alloc', 1 << 27, size, ADAM), event('alloc', 1 << 28, size, ADAM), size=size)
+    for content in (plain(*step, segments=there_before(1, size)), plain(*step[:3], segments=there_before(1, size))):
+        assert 'workspace' not in bytes_by_category(content)
+
+
 def test_the_copies_of_autocast_are_named() -> None:
     weight = 200_000  # bytes of its gradient
     copies = [
@@ -198,7 +205,15 @@ def test_the_copies_of_autocast_are_named() -> None:
     (first,) = bytes_by_rule(plain(GPU, *copies[:1], *copies[-2:]))
     assert first == ('autocast_copy', 'by stack: freed when autocast ended')
     cast = {'filename': '??', 'line': 0, 'name': 'at::autocast::cached_cast(c10::ScalarType)'}
-    assert bytes_by_category(plain(GPU, event('alloc', 512, 64, [cast, *FORWARD]))) == {'autocast_copy': 64}
+    of_weight, of_input = (event('alloc', 1 << place, size, [cast, *FORWARD]) for place, size in ((21, 500), (22, 64)))
+    used = [row for place in (21, 22) for row in freed(1 << place, 1, BACKWARD_THREAD)]
+    assert bytes_by_category(
+        plain(GPU, of_weight, of_input, *a_step(ADAM, size=1000)[1:4], *used, *a_step(ADAM)[4:])
+    ) == {
+        'autocast_copy': 500,
+        'activation': 64 + 700,
+        'gradient': 1000,
+    }
 
 
 def test_a_module_that_moves_to_a_device_allocates_parameters() -> None:

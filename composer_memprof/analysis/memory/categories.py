@@ -49,6 +49,8 @@ CATEGORIES = CATEGORY_KEYS
 
 #: Bytes of cuBLAS' workspace in torch, but for GPUs whose workspace is a power of two, as other blocks are.
 _WORKSPACE_BYTES = (8_519_680,)
+#: Of one device: one for each thread that calls cuBLAS, that of forward and that of backward.
+_MOST_WORKSPACES = 2
 #: Optimizers of torch with two tensors of its size for each parameter.
 _ADAM = tuple(f'/torch/optim/{name}.py' for name in ('adam', 'adamw', 'adamax', 'nadam', 'radam'))
 
@@ -143,6 +145,11 @@ class _Facts:
     def allocated_by(self, kind: int) -> np.ndarray:
         return self._stack_times.allocated_by == kind
 
+    @cached_property
+    def allocated_in_forward(self) -> np.ndarray:
+        """Autocast's copies too: it copies inputs as well, and those are kept for backward."""
+        return self.allocated_by(stack_kinds.FORWARD) | self.allocated_by(stack_kinds.AUTOCAST_COPY)
+
     def freed_by(self, kind: int) -> np.ndarray:
         return self._stack_times.freed_by == kind
 
@@ -174,9 +181,18 @@ class _Facts:
 
     @cached_property
     def has_workspace_size(self) -> np.ndarray:
-        if self._snapshot.meta.device == 'cpu':
+        """As large as a workspace and not freed, of a size that no gradient or tensor of an optimizer has."""
+        same = np.isin(self._blocks.requested, _WORKSPACE_BYTES)
+        of_weights = same & (self.allocated_by(stack_kinds.OPTIMIZER) | (self.allocated_in_backward & self.freed))
+        if self._snapshot.meta.device == 'cpu' or of_weights.any():
             return self._nothing
-        return np.isin(self._blocks.requested, _WORKSPACE_BYTES) & ~self.freed
+        kept = same & ~self.freed
+        made = kept & (self.allocated_in_forward | self.allocated_in_backward)
+        before = kept & self.allocated_before
+        if made.any() and before.any():  # perhaps a gradient and its weight
+            return self._nothing
+        found = made | before
+        return found if np.count_nonzero(found) <= _MOST_WORKSPACES else self._nothing
 
     @cached_property
     def _gradient(self) -> np.ndarray:
@@ -194,6 +210,10 @@ class _Facts:
     def ran_adam(self) -> bool:
         """An optimizer with two tensors for each parameter ran."""
         return any(frame.filename.endswith(_ADAM) for stack in self._snapshot.stacks for frame in stack)
+
+    @cached_property
+    def has_half_of_a_gradients_size(self) -> np.ndarray:
+        return np.isin(self._blocks.requested * 2, np.unique(self._blocks.requested[self._gradient]))
 
     @cached_property
     def copied_with_bias(self) -> np.ndarray:
@@ -223,7 +243,18 @@ class _Facts:
     @cached_property
     def freed_in_backward(self) -> np.ndarray:
         """Freed by the backward pass, or without a stack, as threads of the backward pass and of collectives do."""
-        return self.freed & ((self._stack_of_free == 0) | self.freed_by(stack_kinds.BACKWARD))
+        without_stack = self.freed & (self._stack_of_free == 0) & self._stack_times.frees_have_stacks
+        return without_stack | self.freed_by(stack_kinds.BACKWARD)
+
+    @cached_property
+    def outlived_its_phase(self) -> np.ndarray:
+        """Still allocated when a later phase had begun, or while the optimizer ran."""
+        if self._phase_rows is None:
+            return self._outlived_backward
+        last = len(self._snapshot.phases.batch) - 1
+        allocated, freed = self._phase_rows
+        end = np.where(self.freed, freed, last)
+        return self._outlived_backward | ((allocated >= 0) & (end > allocated))
 
 
 @dataclass(frozen=True)
@@ -244,8 +275,12 @@ _RULES = (
     # By stacks and sizes, whatever the phase.
     _Rule(WORKSPACE, 'by stack: allocated by cuBLAS for itself', lambda of: of.allocated_by(stack_kinds.WORKSPACE)),
     _Rule(WORKSPACE, "exactly as large as cuBLAS' workspace, not freed", lambda of: of.has_workspace_size),
-    _Rule(AUTOCAST_COPY, 'by stack: copied by autocast', lambda of: of.allocated_by(stack_kinds.AUTOCAST_COPY)),
     _Rule(AUTOCAST_COPY, 'by stack: freed when autocast ended', lambda of: of.freed_by(stack_kinds.AUTOCAST_EXIT)),
+    _Rule(
+        AUTOCAST_COPY,
+        "by stack: copied by autocast, half of a gradient's size",
+        lambda of: of.allocated_by(stack_kinds.AUTOCAST_COPY) & of.has_half_of_a_gradients_size,
+    ),
     _Rule(
         AUTOCAST_COPY,
         "half of a gradient's size, in a call that copied a bias for autocast",
@@ -269,6 +304,11 @@ _RULES = (
     _Rule(
         GRADIENT,
         'by stack: reduced and scattered by FSDP2, kept',
+        lambda of: of.allocated_for(library_stacks.REDUCTION) & of.outlived_its_phase,
+    ),
+    _Rule(
+        UNKNOWN,
+        'by stack: made by FSDP2 as it reduced gradients, at the end of the recording',
         lambda of: of.allocated_for(library_stacks.REDUCTION),
     ),
     _Rule(
@@ -331,26 +371,24 @@ _RULES = (
     _Rule(
         ACTIVATION,
         'by stack: allocated in forward, freed in backward',
-        lambda of: of.allocated_by(stack_kinds.FORWARD) & of.freed_by(stack_kinds.BACKWARD),
+        lambda of: of.allocated_in_forward & of.freed_by(stack_kinds.BACKWARD),
     ),
     _Rule(
         ACTIVATION,
         'by stack: allocated in forward, held while backward ran',
-        lambda of: of.allocated_by(stack_kinds.FORWARD) & of.held_while(stack_kinds.BACKWARD) & of.freed,
+        lambda of: of.allocated_in_forward & of.held_while(stack_kinds.BACKWARD) & of.freed,
     ),
     _Rule(
         ACTIVATION,
         'by stack: allocated in forward, not freed',
-        lambda of: of.allocated_by(stack_kinds.FORWARD) & ~of.freed,
+        lambda of: of.allocated_in_forward & ~of.freed,
     ),
     _Rule(
         UNKNOWN,
         'by stack: allocated in forward, freed in it or after it',
-        lambda of: of.freed_by(NOT_KNOWN) & of.allocated_by(stack_kinds.FORWARD),
+        lambda of: of.freed_by(NOT_KNOWN) & of.allocated_in_forward,
     ),
-    _Rule(
-        TEMPORARY, 'by stack: allocated in forward, freed elsewhere', lambda of: of.allocated_by(stack_kinds.FORWARD)
-    ),
+    _Rule(TEMPORARY, 'by stack: allocated in forward, freed elsewhere', lambda of: of.allocated_in_forward),
     _Rule(INPUT, 'by stack: allocated by a data loader', lambda of: of.allocated_by(stack_kinds.LOADER)),
     _Rule(PARAMETER, 'by stack: allocated when its module was made', lambda of: of.allocated_by(stack_kinds.MODULE)),
     # From before the recording, without a stack of their own.

@@ -13,7 +13,7 @@ from composer_memprof.analysis.memory.phases import batch_and_phase
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, OutOfMemory, Snapshot
 
 #: Most failed allocations of a device, the last ones: a program may try again and again.
-_MOST = 50
+_MOST = 5
 #: What a recorder may have noted of one.
 _NUMBERS = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message')
 
@@ -68,7 +68,7 @@ def out_of_memory_moments(history: DeviceHistory) -> np.ndarray:
 def out_of_memory_events(
     snapshot: Snapshot, totals: Sequence[tuple[np.ndarray, Optional[np.ndarray]]]
 ) -> list[OutOfMemoryEvent]:
-    """The allocations that failed, oldest first, at most 50 of a device. Training may have gone on after any of them.
+    """The allocations that failed, oldest first, the last five of a device. Training may have gone on after any of them.
 
     Args:
         snapshot (Snapshot): the snapshot.

@@ -20,7 +20,9 @@ _RUNNER = (
     'composer_memprof/recorders/functions/marked.py',
 )
 #: Files that torch.compile and triton generate, wherever their caches are.
-_GENERATED = re.compile(r'/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{50,}\.py$|/\.?triton/(cache/)?[^/]+/[^/]+\.py$')
+_GENERATED = re.compile(
+    r'/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{50,}\.py$|/\.triton/(cache|dump)/[^/]+/[^/]+\.py$'
+)
 _INSTALLED = ('site-packages/', 'dist-packages/')
 #: A GPU's backward pass runs on torch's own threads, which have no Python frames.
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')

@@ -14,7 +14,9 @@ UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, LOADER, MODULE, WORKSPACE, AUT
 #: Kind of a trainer's frame: the frames around it do not count.
 _TRAINER = -1
 
-_MAKES_MODULES = ('__init__', 'reset_parameters', '_apply', 'convert', 'to_empty')
+_MAKES_MODULES = ('__init__', 'reset_parameters', '_apply', 'convert', 'to_empty', '__deepcopy__')
+#: Files that are no part of a forward or an optimizer, though they lie beside those that are.
+_NEITHER = ('/torch/nn/parallel/distributed.py', '/torch/optim/swa_utils.py', '/torch/optim/lr_scheduler.py')
 
 
 def stack_kinds(stacks: Sequence[Stack]) -> np.ndarray:
@@ -63,6 +65,8 @@ def _kind(frame: Frame) -> int:
         if name.startswith('at::autocast::cached_cast'):
             return AUTOCAST_COPY
         return BACKWARD if 'torch::autograd::Engine' in name or 'autograd::python::PythonEngine' in name else UNKNOWN
+    if file.endswith(_NEITHER) or '/torch/nn/utils/' in file:
+        return UNKNOWN
     if '/torch/optim/' in file:
         return OPTIMIZER
     if file.endswith('composer/trainer/trainer.py') and name.startswith('_train_microbatch'):

@@ -46,7 +46,7 @@ class StackTimes:
         found = np.zeros(len(self._blocks), dtype=np.int8)
         events = self._blocks.freed[self.freed]
         stacks = self._history.stack[events]
-        if self._frees_have_stacks:
+        if self.frees_have_stacks:
             without_stack = stack_kinds.BACKWARD if self.backward_has_no_stacks else stack_kinds.UNKNOWN
             found[self.freed] = np.where(stacks == 0, without_stack, self._kind_of_stack[stacks])
         else:
@@ -60,7 +60,7 @@ class StackTimes:
         return before[end] > before[np.minimum(self._blocks.start + 1, end)]
 
     @cached_property
-    def _frees_have_stacks(self) -> bool:
+    def frees_have_stacks(self) -> bool:
         """False for a recording that has only the stacks of allocations."""
         action, stack = self._history.action, self._history.stack
         frees = (action > ALLOC) & (action <= FREE_COMPLETED)
