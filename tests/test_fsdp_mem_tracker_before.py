@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from composer_memprof.recorders.modules.holders import live_tensors
 from tests.test_fsdp_mem_tracker import run_python
 
 #: torch's profiler runs from before the model is made, so it knows how much memory the process has at any time.
@@ -220,3 +222,36 @@ def test_fsdp2s_unreduced_gradients_and_kept_parameters_have_their_categories(tm
         'kept': (size, size, size, 0),
     }
     assert max(end['unnamed'] for end in ends.values()) < 64
+
+
+MANY = """
+import time, torch
+from composer_memprof.recorders.modules import holders
+from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
+
+rows = [[torch.ones(8)] for _ in range(30_000)]
+large = torch.ones(1_000_000)
+model = torch.nn.Linear(4, 2)
+before = sum(each.nbytes for each in holders.live_tensors())
+recorder = ModuleMemoryRecorder(model, holders=lambda: {'data': rows})
+with recorder:
+    model(torch.ones(3, 4)).sum().backward()
+held = recorder.result.before
+assert sum(each.storages for each in held) <= 10_001, held
+assert max(each.largest for each in held) == large.nbytes
+assert abs(sum(each.bytes for each in held) + 40 - before) < 100, (held, before)
+"""
+
+
+def test_of_very_many_tensors_the_largest_are_followed_and_the_rest_is_counted() -> None:
+    run_python(MANY)
+
+
+def test_looking_at_live_tensors_makes_no_node_of_the_graph() -> None:
+    base = torch.ones(4, requires_grad=True) * 1
+    view = base[:2]
+    base.mul_(2)  # the view's node is made anew when it is next looked at
+    first = (torch.ones(1, requires_grad=True) * 1).grad_fn._sequence_nr()
+    live_tensors()
+    assert (torch.ones(1, requires_grad=True) * 1).grad_fn._sequence_nr() == first + 1
+    assert view.grad_fn is not None

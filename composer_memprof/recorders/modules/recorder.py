@@ -39,6 +39,7 @@ from composer_memprof.recorders.modules.holders import (
     DDP_BUCKETS,
     ELSEWHERE,
     bucket_bytes,
+    largest,
     live_tensors,
     nearest_holders,
     with_inner_optimizers,
@@ -316,7 +317,10 @@ class ModuleMemoryRecorder(WithBlock):
         log = self._log
         assert log is not None
         storages: dict[int, list[int]] = {}
-        for tensor in live_tensors():
+        followed, rest = largest(live_tensors())
+        for device, size in rest.items():
+            self._storages.add_unseen(device, size, ELSEWHERE)
+        for tensor in followed:
             with errors_logged('a tensor refused to be looked at'):
                 storages[id(tensor)] = self._storages.see_older(tensor, ELSEWHERE)
         unnamed = {key: numbers for key, numbers in storages.items() if any(map(log.before.get, numbers))}
