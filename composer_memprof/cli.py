@@ -236,7 +236,7 @@ def diff(
     after: Path = typer.Argument(..., help='another', metavar='B'),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
-    """Show what grew from A to B at the peak. In a run's folder, the newest snapshot of each rank is compared.
+    """Show what grew from A to B at the peak. In a run's folder, each rank's snapshot of a failure, else its newest, is compared.
 
     \b
     Example:

@@ -95,7 +95,8 @@ class RankSnapshot:
 def snapshots_by_rank(path: Path) -> dict[Optional[int], Path]:
     """The memory snapshot of each rank of the run in folder ``path``, or the file ``path`` itself as that of rank None.
 
-    A rank's snapshot of memory that ran out comes first, then one of another failure, then the one of the latest batch.
+    A rank's first snapshot of memory that ran out comes first, then its first of another failure, then that of its latest
+    batch.
 
     Raises:
         SnapshotError: if no manifest lists a snapshot that exists, or one lists a file outside its folder.
@@ -121,14 +122,14 @@ def snapshot_to_show(path: Path) -> RankSnapshot:
         return RankSnapshot(path, None, '', 0)
     best = _best_by_rank(path)
     level = max(found.failure for found in best.values())
-    when = {rank: found.time if level else rank for rank, found in best.items() if found.failure == level}
-    rank = min(when, key=lambda rank: (when[rank], rank))
+    when = {rank: (found.batch, found.time) for rank, found in best.items() if found.failure == level}
+    rank = min(when, key=lambda rank: (when[rank], rank)) if level else min(when)
     return RankSnapshot(best[rank].file, rank, _FAILURES[level][1], len(best) - 1)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class _Found:
-    """A snapshot of a rank; the largest one tells most."""
+    """A snapshot of a rank. ``time`` is the file's, which a copy may have changed, so the batch comes first."""
 
     failure: int
     batch: int
@@ -149,7 +150,14 @@ def _best_by_rank(path: Path) -> dict[int, _Found]:
         if file.is_file():
             level = next((level for level, (mark, _) in enumerate(_FAILURES) if level and mark in file.name), 0)
             found = _Found(level, entry.batch, file.stat().st_mtime, file)
-            best[entry.rank] = max(best.get(entry.rank, found), found)
+            best[entry.rank] = max(best.get(entry.rank, found), found, key=_tells)
     if not best:
         raise SnapshotError(f'no manifest in {path} lists a memory snapshot that exists')
     return best
+
+
+def _tells(found: _Found) -> tuple[int, float, float]:
+    """How much a snapshot tells: the first of a failure most, else the newest."""
+    if found.failure:
+        return found.failure, -found.batch, -found.time
+    return 0, found.batch, found.time

@@ -80,7 +80,7 @@ class Diff:
 
 
 def diff(before: Path, after: Path, limit_memory: bool = False) -> Diff:
-    """Compare two snapshots, or the newest snapshot of each rank of two runs.
+    """Compare two snapshots, or of two runs each rank's snapshot of a failure, else its newest.
 
     Args:
         before (Path): a snapshot, or a run's folder.
