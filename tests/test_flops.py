@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import random
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,15 +26,18 @@ from torch.utils.data import DataLoader
 
 from composer_memprof import Flops, FSDPMemTracker, SavedTensorsHook
 from composer_memprof.analysis.flops.gpt_formula import find_shape, fits_weights, formula_flops
+from composer_memprof.callbacks.parts import count_apart
 from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.flops.matmul_peak import matmul_peak
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.flops.result import BatchFlops
+from composer_memprof.recorders.flops.without_data import backward, count_without_data
 from tests.conftest import FEATURES, Regression, entries, loader, make_trainer, train
 
 WIDTH, HEADS, LAYERS, LENGTH, BATCH = 32, 4, 2, 24, 8
+counts_compiled = pytest.mark.skipif(torch.cuda.is_available(), reason='beside a GPU compiled models are only timed')
 #: FLOPs of one batch of Regression: a layer of 16 to 32, whose input has no gradient, and one of 32 to 1.
 LAYER_1, LAYER_2 = 2 * 8 * FEATURES * 32, 2 * 8 * 32 * 1
 REGRESSION = 2 * LAYER_1 + 3 * LAYER_2
@@ -239,6 +245,12 @@ def test_a_product_of_complex_numbers_counts_as_four_real_ones() -> None:
     left, right = (torch.randn(*shape, dtype=torch.complex64, requires_grad=True) for shape in ((3, 4), (4, 5)))
     result = count(nn.Identity(), lambda: (left @ right).abs().sum().backward())
     assert (result.forward_flops, result.backward_flops) == (8 * 3 * 4 * 5, 2 * 8 * 3 * 4 * 5)
+
+
+def test_a_convolution_of_complex_numbers_counts_as_the_three_real_ones_that_torch_computes() -> None:
+    layer = nn.Conv1d(2, 3, 5, bias=False, dtype=torch.complex64)
+    result = count(layer, lambda: layer(torch.randn(1, 2, 10, dtype=torch.complex64)))
+    assert result.forward_flops == 3 * 2 * (6 * 3) * (2 * 5)
 
 
 def test_gradients_taken_inside_of_a_forward_are_counted_as_backward_of_the_modules_that_they_pass() -> None:
@@ -600,6 +612,7 @@ def test_all_recorders_can_record_the_same_batch() -> None:
         assert {'flops', 'fsdp_mem_tracker', 'saved_tensors_hook'} <= kinds
 
 
+@counts_compiled
 @pytest.mark.parametrize('how', ['whole', 'in place', 'in part'])
 def test_a_compiled_model_is_counted_without_running_it_uncompiled(how: str) -> None:
     compiled: list[int] = []
@@ -653,6 +666,7 @@ class Random(Regression):
         return super().loss(outputs, batch) * (1 + random.random() + np.random.random() + self.calls)
 
 
+@counts_compiled
 def test_counting_a_compiled_model_changes_no_number_of_its_training() -> None:
     def run(*callbacks: Any) -> tuple[dict[int, float], list[Tensor]]:
         torch._dynamo.reset()
@@ -670,6 +684,132 @@ def test_counting_a_compiled_model_changes_no_number_of_its_training() -> None:
     assert all(map(torch.equal, watched[1], bare[1]))
 
 
+@functools.lru_cache
+def _cached_table(length: int) -> Tensor:
+    return torch.arange(length).float().outer(torch.ones(FEATURES)) / length
+
+
+_TABLES: dict[int, Tensor] = {}
+_OUTPUTS: list[Tensor] = []
+
+
+@torch.compiler.disable
+def _keep_tensors(inputs: Tensor) -> Tensor:
+    length = inputs.shape[0]
+    if length not in _TABLES:
+        _TABLES[length] = _cached_table(length) * 2
+    _OUTPUTS.append(inputs.detach())
+    return _TABLES[length] + _cached_table(length)
+
+
+class Keeping(Regression):
+    """Keeps tensors outside of itself, as rotary tables are kept, and prints."""
+
+    def forward(self, batch: Any) -> Any:
+        print('forward')
+        return self.net(batch[0] + _keep_tensors(batch[0]))
+
+
+@counts_compiled
+@pytest.mark.parametrize('part', [True, False])
+def test_tensors_that_a_compiled_model_keeps_anywhere_are_those_of_the_training(
+    part: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(*callbacks: Any) -> tuple[dict[int, float], list[Tensor], int]:
+        torch._dynamo.reset()
+        _cached_table.cache_clear()
+        _TABLES.clear()
+        _OUTPUTS.clear()
+        torch.manual_seed(1)
+        capfd.readouterr()
+        logged, model = Logged(), Keeping()
+        if part:
+            model.net.compile(backend='eager')
+        train(
+            *callbacks, model=model, loggers=[logged], batches=4,
+            compile_config=None if part else {'backend': 'eager'},
+        )  # fmt: skip
+        assert {type(kept) for kept in [*_TABLES.values(), *_OUTPUTS, _cached_table(8)]} == {Tensor}
+        assert len(_OUTPUTS) == 4
+        return logged.of('loss/train/total'), list(model.parameters()), capfd.readouterr().out.count('forward')
+
+    bare, watched = run(), run(Flops())
+    assert only()['batch_flops'] == REGRESSION
+    assert watched[0] == bare[0]
+    assert all(map(torch.equal, watched[1], bare[1]))
+    assert watched[2] == bare[2], 'the copy prints nothing'
+
+
+def test_no_tensor_of_a_model_is_copied_to_count_it() -> None:
+    class Holding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 2)
+            self.teacher = {'logits': torch.ones(3, 4), 'more': [nn.Parameter(torch.ones(4))]}
+
+        def forward(self, inputs: Tensor) -> Any:
+            held = [self.teacher['logits'], *self.teacher['more']]
+            assert not any(type(each) in (Tensor, nn.Parameter) and each.device.type == 'cpu' for each in held)
+            seen.extend(tuple(each.shape) for each in held)
+            return self.net(inputs + held[0] + held[1])
+
+    seen: list[tuple[int, ...]] = []
+    model = Holding()
+    found = count_without_data(model, torch.ones(3, 4), lambda twin, batch: backward(twin, twin(batch).sum()))
+    assert found.forward_flops == 2 * 3 * 4 * 2
+    assert seen == [(3, 4), (4,)]
+    assert model.teacher['logits'].sum() == 12
+
+
+class Stuck(Regression):
+    """Stops where its tensors have no data, after it has called ``first``."""
+
+    first: Callable[[], Any] = staticmethod(lambda: None)
+
+    def forward(self, batch: Any) -> Any:
+        if type(batch[0]) is not Tensor:
+            self.first()
+            while True:
+                signal.pause()
+        return super().forward(batch)
+
+
+def stuck() -> Stuck:
+    model = Stuck()
+    model.net.compile(backend='eager')
+    return model
+
+
+@counts_compiled
+def test_a_count_that_does_not_end_is_ended_and_the_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = Path('pid')
+    monkeypatch.setattr(Stuck, 'first', staticmethod(lambda: pid.write_text(str(os.getpid()))))
+    monkeypatch.setattr(count_apart, 'TIMEOUT_S', 5.0)
+    with pytest.warns(MemprofWarning, match='gave no result within 5 seconds.*compile_config=None'):
+        train(Flops(), model=stuck(), batches=3)
+    data = only()
+    assert data['batch_flops'] is None and data['batches']['timed'] == 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+@counts_compiled
+def test_a_signal_ends_a_count_and_reaches_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = os.getpid()
+    monkeypatch.setattr(Stuck, 'first', staticmethod(lambda: os.kill(training, signal.SIGINT)))
+    monkeypatch.setattr(count_apart, 'TIMEOUT_S', 3600.0)
+    trainer = make_trainer(Flops(), model=stuck(), batches=3)
+    with pytest.warns(MemprofWarning, match='a signal ended the process'), pytest.raises(SystemExit):
+        trainer.fit()
+    trainer.close()
+
+
+def test_a_compiled_model_on_a_device_is_only_timed() -> None:
+    with pytest.raises(count_apart.CountError, match='torch cannot compute beside a GPU'):
+        count_apart.count_apart(nn.Linear(4, 2, device='meta'), torch.ones(3, 4), lambda model, batch: model(batch))
+
+
+@counts_compiled
 def test_other_recorders_do_not_see_the_copy_of_a_compiled_model() -> None:
     first = {'active': '1ba'}
     train_gpt(Flops(), SavedTensorsHook(schedule=first), compile_config={'backend': 'aot_eager'})
@@ -680,11 +820,13 @@ def test_other_recorders_do_not_see_the_copy_of_a_compiled_model() -> None:
     assert with_flops['total_bytes'] == alone['total_bytes']
 
 
+@counts_compiled
 def test_a_compiled_models_evaluation_is_counted_too() -> None:
     train(Flops(stages=['eval']), batches=2, eval_dataloader=loader(3), compile_config={'backend': 'aot_eager'})
     assert {data['batch_flops'] for data in written()} == {LAYER_1 + LAYER_2}
 
 
+@counts_compiled
 def test_a_compiled_model_that_reads_its_tensors_is_timed_and_the_reason_is_said() -> None:
     class Reads(ByteGPT):
         def loss(self, outputs: Any, batch: Any) -> Tensor:

@@ -29,6 +29,7 @@ from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
 from composer_memprof.analysis.snapshot.model import ALLOC
+from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from tests import deviceless
@@ -224,6 +225,15 @@ def test_the_history_of_a_mem_profiler_that_is_not_used_ends_with_it() -> None:
     assert any(torch.cuda.memory._snapshot()['device_traces'])
     del profiler
     assert not any(torch.cuda.memory._snapshot()['device_traces'])
+
+
+@runs_kernels
+def test_a_compiled_model_is_timed_and_the_reason_is_said() -> None:
+    with pytest.warns(MemprofWarning, match='torch cannot compute beside a GPU.*compile_config=None'):
+        train_on_gpu(Flops(), compile_config={'backend': 'eager'})
+    (path,) = Path('test-run/memprof').glob('*.flops.json')
+    data = json.loads(path.read_text())
+    assert data['batch_flops'] is None and data['batches']['timed'] > 0
 
 
 @profiles

@@ -18,6 +18,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.parts.count_apart import CountError, count_apart
 from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.callbacks.parts.stage_step import step_of
 from composer_memprof.messages import check_count, log_error, must_be, warn
@@ -27,7 +28,6 @@ from composer_memprof.recorders.compiled import is_compiled, may_compile
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.flops.result import BatchFlops
-from composer_memprof.recorders.flops.without_data import count_without_data
 from composer_memprof.recorders.stopwatch import Stopwatch
 from composer_memprof.report.text.files import write_json, write_text
 from composer_memprof.report.text.flops import FlopsReport, flops_text
@@ -68,9 +68,10 @@ class Flops(ProfilingCallback):
     ``.json`` and a short ``.txt``; an evaluation that is recorded ends the training window, and another one follows.
 
     Of a model under ``torch.compile``, even in part, each shape is counted once on an uncompiled copy without data, the
-    batch as one microbatch, so that no number of the training changes; a model that reads values of its tensors,
-    communicates in its forward, or is sharded is only timed. If functions are compiled, the first batch of a shape is
-    left to the compiler and the second is traced.
+    batch as one microbatch, in a forked process, so that nothing of it reaches the training, which waits up to a minute.
+    A model that reads values of its tensors, communicates in its forward, or is sharded is only timed, and so is every
+    compiled one beside a GPU, where torch cannot compute in a forked process. If functions are compiled, the first batch
+    of a shape is left to the compiler and the second is traced.
 
     >>> from composer_memprof import Flops
     >>> callback = Flops(log_every_n_batches=10, stages=['train', 'eval'])
@@ -193,10 +194,8 @@ class Flops(ProfilingCallback):
 
     def _count_copy(self, state: State) -> Optional[BatchFlops]:
         try:
-            return count_without_data(state.model, state.batch, step_of(self._stage, state))
-        except Exception as error:
-            log_error('no copy of the compiled model could be counted', error)
-            reason = ' '.join([type(error).__name__, *str(error).splitlines()[:1]])
+            return count_apart(state.model, state.batch, step_of(self._stage, state))
+        except CountError as reason:
             self._not_counted = _NOT_COUNTED.format(reason)
             warn(f'{type(self).__name__}: {self._not_counted}. Batches are still timed')
             return None

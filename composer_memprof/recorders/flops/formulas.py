@@ -1,7 +1,8 @@
 """The floating-point operations of one call of a torch operator: by torch's formula, or by ours where torch has none.
 
-A multiplication with its addition counts as two, of complex numbers as eight. As usual, only matrix products, convolutions and attention count, and
-causal attention counts in full.
+A multiplication with its addition counts as two, of complex numbers as eight, or six in a convolution, which torch
+computes as three real ones. As usual, only matrix products, convolutions and attention count, and causal attention
+counts in full.
 """
 
 from __future__ import annotations

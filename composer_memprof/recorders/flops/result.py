@@ -91,3 +91,13 @@ class BatchFlops:
     def as_dict(self) -> dict[str, Any]:
         """As written to JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> BatchFlops:
+        """What :meth:`as_dict` was called on."""
+        rows = {
+            'modules': [ModuleFlops(**row) for row in data['modules']],
+            'operations': [OperationFlops(**row) for row in data['operations']],
+            'untracked_operations': [UntrackedOperation(**row) for row in data['untracked_operations']],
+        }
+        return cls(**{**data, **rows})

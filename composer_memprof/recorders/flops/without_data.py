@@ -1,23 +1,22 @@
 """Count a step of a compiled model on an uncompiled copy whose tensors have shapes but no data.
 
 What compiled code computes can't be seen operator by operator, and running the model uncompiled would change its
-numbers. The copy takes neither memory nor kernels, draws no random numbers, and leaves the model as it is.
+numbers. The copy takes neither memory nor kernels, and leaves the model as it is.
 """
 
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import MethodType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
@@ -36,7 +35,9 @@ NEEDS = (*dispatch.NEEDS, compilation, dispatch_modes, fake_tensors, flop_formul
 
 
 def count_without_data(model: nn.Module, batch: Any, step: Callable[[nn.Module, Any], Any]) -> BatchFlops:
-    """The FLOPs of ``step(model, batch)``.
+    """The FLOPs of ``step(model, batch)``, counted in a process that computes nothing else afterwards.
+
+    The step draws random numbers, and tensors without data stay in whatever the model's code keeps outside of the model.
 
     >>> model = torch.compile(torch.nn.Linear(4, 2))
     >>> count_without_data(model, torch.ones(3, 4), lambda model, batch: backward(model, model(batch).sum())).batch_flops
@@ -54,7 +55,6 @@ def count_without_data(model: nn.Module, batch: Any, step: Callable[[nn.Module, 
     if isinstance(model, DistributedDataParallel):
         model = model.module
     with ExitStack() as stack:
-        stack.enter_context(_random_numbers_kept())
         stack.enter_context(dispatch_modes.disable_current_modes())  # of other recorders, which record the real model
         stack.enter_context(saved_tensors_hooks(lambda tensor: tensor.detach(), lambda tensor: tensor))
         stack.enter_context(torch.compiler.set_stance('force_eager'))
@@ -82,6 +82,22 @@ class _NoCollectives(dispatch_modes.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class _CopiesWithoutData(TorchFunctionMode):
+    """Gives ``deepcopy`` a tensor without data for each one that it finds, registered with a module or not."""
+
+    def __init__(self, fakes: Any) -> None:
+        super().__init__()
+        self._fakes = fakes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__deepcopy__:
+            tensor, copies = args
+            return copies.setdefault(id(tensor), _without_data(tensor, self._fakes))
+        if func is torch.Tensor.clone:  # of a parameter that is in a list or dict
+            return _without_data(args[0], self._fakes)
+        return func(*args, **(kwargs or {}))
+
+
 def _without_data(value: Any, fakes: Any) -> Any:
     return fakes.from_tensor(value) if isinstance(value, torch.Tensor) else value
 
@@ -99,7 +115,8 @@ def _copy_of(model: nn.Module, fakes: Any) -> nn.Module:
         for hooks in module_hooks.all_hooks(module):  # may belong to anyone, and would see the copy
             copies[id(hooks)] = type(hooks)()
         _check_forward(module)
-    twin = copy.deepcopy(model, copies)
+    with _CopiesWithoutData(fakes):
+        twin = copy.deepcopy(model, copies)
     twins = dict(zip(map(id, model.modules()), twin.modules()))
     for module, other in zip(model.modules(), twin.modules()):
         compilation.forget_compiled_call(other)
@@ -123,15 +140,3 @@ def _uncompiled_forward(module: nn.Module) -> Any:
     if forward is None or compilation.is_compiled_wrapper(module) or not compilation.is_compiled_function(forward):
         return None
     return compilation.uncompiled(forward)
-
-
-@contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
