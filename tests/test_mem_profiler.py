@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
 import json
 import pickle
 import re
@@ -18,6 +19,7 @@ import torch
 import yaml
 
 from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memprofilable
+from composer_memprof.callbacks.parts import by_hand
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
@@ -607,6 +609,11 @@ def test_moments_read_by_hand_are_calls_of_their_function() -> None:
     assert [found[key]['npp_diff'] for key in steps[:3]] == [0, 4 * 8 * 4, 0]
     assert pickle.loads(Path('here/rank_0_memory_stats.pickle').read_bytes()) == found
     assert profiler.snap('step', 'start') is None and len(profiler.memory_stats) == len(found)
+
+
+def test_the_examples_of_readings_by_hand_leave_no_files_in_the_current_folder() -> None:
+    assert doctest.testmod(by_hand).failed == 0
+    assert not list(Path().iterdir())
 
 
 def test_hooks_removed_by_hand_are_gone_and_the_other_readings_go_on() -> None:

@@ -38,10 +38,10 @@ class ByHand(ProfilingCallback):
         ``'start'`` begins a call, any other word is a moment in it, and ``'end'`` ends it. Without a start, the reading
         is a call of its own.
 
-        >>> import torch
+        >>> import tempfile, torch
         >>> from composer_memprof import MemProfiler
-        >>> model = torch.nn.Linear(8, 1)
-        >>> with MemProfiler(warmup_iters=0).connect(model) as profiler:
+        >>> model, folder = torch.nn.Linear(8, 1), tempfile.TemporaryDirectory()
+        >>> with folder, MemProfiler(warmup_iters=0, folder=folder.name).connect(model) as profiler:
         ...     profiler.snap('step', 'start')
         ...     loss = model(torch.ones(4, 8)).sum()
         ...     profiler.snap('step', 'before_backward')
@@ -80,26 +80,27 @@ class ByHand(ProfilingCallback):
         It is written in the background. The other files have each reading as soon as it was made, and a window's end
         writes what was not written before.
 
-        >>> import torch
+        >>> import glob, tempfile, torch
         >>> from composer_memprof import MemProfiler
-        >>> profiler = MemProfiler(warmup_iters=0, dump_memorystats_pickle=True).connect(torch.nn.Linear(8, 1))
-        >>> with profiler.memprofile_ctx('step'):
-        ...     pass
-        >>> profiler.dump_memory_stats()
-        >>> profiler.disconnect()
-        >>> import glob
-        >>> sorted(path.rpartition('/')[2] for path in glob.glob('memprofiler/memprof/*stats*'))
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> profiler = MemProfiler(warmup_iters=0, dump_memorystats_pickle=True, folder=folder.name)
+        >>> with profiler.connect(torch.nn.Linear(8, 1)):
+        ...     with profiler.memprofile_ctx('step'):
+        ...         pass
+        ...     profiler.dump_memory_stats()
+        >>> sorted(glob.glob('*stats*', root_dir=folder.name))
         ['rank_0_memory_stats.pickle', 'rank_0_memory_stats.yaml']
+        >>> folder.cleanup()
         """
         self._stats.dump()
 
     def remove_memprofiler_hooks(self) -> None:
         """Remove the hooks around the model's forward now, until the next fit or :meth:`connect`. Other readings go on.
 
-        >>> import torch
+        >>> import tempfile, torch
         >>> from composer_memprof import MemProfiler
-        >>> model = torch.nn.Linear(8, 1)
-        >>> with MemProfiler(warmup_iters=0).connect(model) as profiler:
+        >>> model, folder = torch.nn.Linear(8, 1), tempfile.TemporaryDirectory()
+        >>> with folder, MemProfiler(warmup_iters=0, folder=folder.name).connect(model) as profiler:
         ...     with profiler.memprofile_ctx('step'):
         ...         profiler.remove_memprofiler_hooks()
         ...         loss = model(torch.ones(4, 8)).sum()
