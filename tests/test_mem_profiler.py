@@ -69,6 +69,18 @@ def test_the_second_batch_is_read_at_its_start_and_end() -> None:
     assert profiler.memory_stats == found
 
 
+@pytest.mark.parametrize(
+    'settings',
+    [{'enable_saved_tensors_hooks': False}, {'collect_funcs': {'cpu': ['training_step'], 'default': ['backward']}}],
+)
+def test_what_autograd_saves_is_left_out_where_nobody_counts_it(settings: dict[str, Any]) -> None:
+    train(MemProfiler(**settings))
+    found = stats()
+    for key in KEYS:
+        assert not [name for name in found[key] if name.startswith('npp') or name.endswith('bytes_diff')]
+    assert found[KEYS[1]]['rss_diff'] == found[KEYS[1]]['rss_post_forward'] - found[KEYS[1]]['rss_pre_forward']
+
+
 def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
     functions = ['training_step', 'dataloader', 'forward', 'loss', 'backward', 'optimizer_step']
     train(
