@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import gzip
 import json
 import pickle
 import re
@@ -27,7 +28,7 @@ from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from composer_memprof.report.text.function_memory import json_line, yaml_entry
-from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
+from tests.conftest import Regression, child_environment, entries, json_lines, loader, make_trainer, train
 
 FOLDER = Path('test-run/memprof')
 KEYS = ['0.training_step.2.start', '0.training_step.2.end']
@@ -602,6 +603,50 @@ def test_a_plain_loop_is_read_too() -> None:
     assert profiler.fsdp_memory_stats['training_step', 2]['cpu']['OptState'] == 2 * 15 * 4 + 2 * 4
     assert {entry.status for entry in entries(Path('here'))} == {'saved'}
     assert marked._listeners == () and not model._forward_hooks
+
+
+NEVER_DISCONNECTED = """
+import torch
+from composer_memprof import MemProfiler
+
+def loop():
+    model = torch.nn.Linear(8, 1)
+    settings = dict(save_dir='here', dump_memorystats_pickle=True, compress=True)
+    profiler = MemProfiler(warmup_iters=0, **settings).connect(model)
+    with profiler.memprofile_ctx('step'):
+        model(torch.ones(4, 8)).sum().backward()
+    {end}
+
+loop()
+"""
+
+
+@pytest.mark.parametrize(('end', 'status'), [('pass', 0), ("raise ValueError('mine')", 1), ('raise SystemExit(3)', 3)])
+def test_a_plain_loop_that_is_never_disconnected_loses_nothing(end: str, status: int) -> None:
+    program = NEVER_DISCONNECTED.format(end=end)
+    ran = subprocess.run(
+        [sys.executable, '-c', program], capture_output=True, text=True, check=False, env=child_environment()
+    )
+    assert (ran.returncode, 'composer_memprof' in ran.stderr) == (status, False), ran.stderr
+    assert {entry.path for entry in entries(Path('here')) if entry.status == 'saved'} == {
+        'rank_0_memory_stats.yaml.gz',
+        'rank_0_memory_stats.pickle.gz',
+    }
+    pickled = pickle.loads(gzip.decompress(Path('here/rank_0_memory_stats.pickle.gz').read_bytes()))
+    text = gzip.decompress(Path('here/rank_0_memory_stats.yaml.gz').read_bytes())
+    assert list(pickled) == list(yaml.safe_load(text)) == ['0.step.1.start', '0.step.1.end']
+
+
+def test_a_profiler_of_a_plain_loop_that_is_given_to_a_trainer_saves_the_loops_window_first() -> None:
+    profiler = MemProfiler(warmup_iters=0, save_dir='here', dump_memorystats_pickle=True, compress=True)
+    profiler.connect(torch.nn.Linear(8, 1))
+    with profiler.memprofile_ctx('step'):
+        pass
+    train(profiler)
+    assert list(pickle.loads(gzip.decompress(Path('here/rank_0_memory_stats.pickle.gz').read_bytes()))) == [
+        '0.step.1.start',
+        '0.step.1.end',
+    ]
 
 
 def test_moments_read_by_hand_are_calls_of_their_function() -> None:
