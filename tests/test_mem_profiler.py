@@ -668,6 +668,36 @@ def test_moments_read_by_hand_are_calls_of_their_function() -> None:
     assert profiler.snap('step', 'start') is None and len(profiler.memory_stats) == len(found)
 
 
+def test_a_call_read_by_hand_that_an_exception_ends_is_dropped_once_the_function_begins_again() -> None:
+    model = torch.nn.Linear(8, 1)
+
+    def step(fails: bool = False) -> None:
+        profiler.snap('step', 'start')
+        loss = model(torch.ones(4, 8)).sum()
+        if fails:
+            raise ValueError
+        loss.backward()
+        profiler.snap('step', 'end')
+
+    def fail() -> None:
+        with pytest.raises(ValueError):
+            step(fails=True)
+
+    settings: dict[str, Any] = {'collect_funcs': ['step'], 'warmup_iters': 0, 'max_iter': 2, 'save_dir': 'here'}
+    with MemProfiler(**settings).connect(model) as profiler:
+        fail()
+        step()
+    second = profiler.memory_stats['0.step.2.end']
+    assert second['packed_bytes_diff'] == second['npp_diff'] == 4 * 8 * 4
+    with MemProfiler(**settings).connect(model) as profiler:
+        fail()
+        fail()
+        assert hooks_are_active() and model._forward_hooks
+        step()
+        assert not hooks_are_active() and not model._forward_hooks, 'the second call was the last to be read'
+    assert list(profiler.memory_stats) == ['0.step.1.start', '0.step.2.start']
+
+
 def test_the_examples_of_readings_by_hand_leave_no_files_in_the_current_folder() -> None:
     assert doctest.testmod(by_hand).failed == 0
     assert not list(Path().iterdir())
