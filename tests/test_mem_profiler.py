@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import doctest
 import gzip
+import inspect
 import json
 import pickle
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -519,6 +521,37 @@ def test_steps_of_asynchronous_generators_are_followed_and_tasks_may_overlap() -
     assert found['0.one.1.end']['packed_bytes_diff'] > 0
     assert all(values['packed_bytes_diff'] >= 0 for values in found.values())
     assert not weights._forward_hooks
+
+
+@pytest.mark.parametrize('mark', [lambda function: function, memprofilable], ids=['unmarked', 'marked'])
+def test_a_task_can_be_made_of_a_step_of_an_asynchronous_generator(mark: Any) -> None:
+    @mark
+    async def numbers() -> Any:
+        try:
+            await asyncio.sleep(0)
+            sent = yield 1
+            yield sent
+        except KeyError:
+            yield 3
+
+    async def main() -> list[Any]:
+        generator = numbers()
+        steps = [
+            generator.__anext__,
+            lambda: generator.asend(2),
+            lambda: generator.athrow(KeyError()),
+            generator.aclose,
+        ]
+        found = [await asyncio.create_task(step()) for step in steps]
+        step = numbers().__anext__()
+        assert isinstance(step, Coroutine)
+        found.append(await asyncio.wait_for(step, timeout=60))
+        with pytest.raises(RuntimeError, match='cannot reuse already awaited'):
+            await step
+        return found
+
+    assert asyncio.run(main()) == [1, 2, 3, None, 1]
+    assert inspect.isasyncgenfunction(inspect.unwrap(numbers))
 
 
 def test_a_class_is_not_marked() -> None:
