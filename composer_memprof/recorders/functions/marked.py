@@ -1,6 +1,6 @@
 """Marks functions for profilers: ``@memprofilable``, or ``with memprofilable('name'):``.
 
-While no profiler listens to its name, a mark costs one more function call and does nothing.
+While no profiler listens to its name, the mark of a function costs one more call of a function and two checks.
 """
 
 from __future__ import annotations
