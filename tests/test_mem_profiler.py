@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
+import gzip
+import inspect
 import json
 import pickle
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ import torch
 import yaml
 
 from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memprofilable
+from composer_memprof.callbacks.parts import by_hand
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
@@ -25,7 +30,7 @@ from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from composer_memprof.report.text.function_memory import json_line, yaml_entry
-from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
+from tests.conftest import Regression, child_environment, entries, json_lines, loader, make_trainer, train
 
 FOLDER = Path('test-run/memprof')
 KEYS = ['0.training_step.2.start', '0.training_step.2.end']
@@ -65,6 +70,18 @@ def test_the_second_batch_is_read_at_its_start_and_end() -> None:
     assert end['rss_diff'] == end['rss_post_forward'] - end['rss_pre_forward']
     assert 0 == end['npp_pre_forward'] < end['npp_post_forward'] == end['npp_diff'] < packed
     assert profiler.memory_stats == found
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [{'enable_saved_tensors_hooks': False}, {'collect_funcs': {'cpu': ['training_step'], 'default': ['backward']}}],
+)
+def test_what_autograd_saves_is_left_out_where_nobody_counts_it(settings: dict[str, Any]) -> None:
+    train(MemProfiler(**settings))
+    found = stats()
+    for key in KEYS:
+        assert not [name for name in found[key] if name.startswith('npp') or name.endswith('bytes_diff')]
+    assert found[KEYS[1]]['rss_diff'] == found[KEYS[1]]['rss_post_forward'] - found[KEYS[1]]['rss_pre_forward']
 
 
 def test_phases_are_counted_by_call_and_nested_in_their_batch() -> None:
@@ -506,6 +523,37 @@ def test_steps_of_asynchronous_generators_are_followed_and_tasks_may_overlap() -
     assert not weights._forward_hooks
 
 
+@pytest.mark.parametrize('mark', [lambda function: function, memprofilable], ids=['unmarked', 'marked'])
+def test_a_task_can_be_made_of_a_step_of_an_asynchronous_generator(mark: Any) -> None:
+    @mark
+    async def numbers() -> Any:
+        try:
+            await asyncio.sleep(0)
+            sent = yield 1
+            yield sent
+        except KeyError:
+            yield 3
+
+    async def main() -> list[Any]:
+        generator = numbers()
+        steps = [
+            generator.__anext__,
+            lambda: generator.asend(2),
+            lambda: generator.athrow(KeyError()),
+            generator.aclose,
+        ]
+        found = [await asyncio.create_task(step()) for step in steps]
+        step = numbers().__anext__()
+        assert isinstance(step, Coroutine)
+        found.append(await asyncio.wait_for(step, timeout=60))
+        with pytest.raises(RuntimeError, match='cannot reuse already awaited'):
+            await step
+        return found
+
+    assert asyncio.run(main()) == [1, 2, 3, None, 1]
+    assert inspect.isasyncgenfunction(inspect.unwrap(numbers))
+
+
 def test_a_class_is_not_marked() -> None:
     with pytest.raises(TypeError, match='mark those of the class'):
         memprofilable(Regression)
@@ -590,6 +638,50 @@ def test_a_plain_loop_is_read_too() -> None:
     assert marked._listeners == () and not model._forward_hooks
 
 
+NEVER_DISCONNECTED = """
+import torch
+from composer_memprof import MemProfiler
+
+def loop():
+    model = torch.nn.Linear(8, 1)
+    settings = dict(save_dir='here', dump_memorystats_pickle=True, compress=True)
+    profiler = MemProfiler(warmup_iters=0, **settings).connect(model)
+    with profiler.memprofile_ctx('step'):
+        model(torch.ones(4, 8)).sum().backward()
+    {end}
+
+loop()
+"""
+
+
+@pytest.mark.parametrize(('end', 'status'), [('pass', 0), ("raise ValueError('mine')", 1), ('raise SystemExit(3)', 3)])
+def test_a_plain_loop_that_is_never_disconnected_loses_nothing(end: str, status: int) -> None:
+    program = NEVER_DISCONNECTED.format(end=end)
+    ran = subprocess.run(
+        [sys.executable, '-c', program], capture_output=True, text=True, check=False, env=child_environment()
+    )
+    assert (ran.returncode, 'composer_memprof' in ran.stderr) == (status, False), ran.stderr
+    assert {entry.path for entry in entries(Path('here')) if entry.status == 'saved'} == {
+        'rank_0_memory_stats.yaml.gz',
+        'rank_0_memory_stats.pickle.gz',
+    }
+    pickled = pickle.loads(gzip.decompress(Path('here/rank_0_memory_stats.pickle.gz').read_bytes()))
+    text = gzip.decompress(Path('here/rank_0_memory_stats.yaml.gz').read_bytes())
+    assert list(pickled) == list(yaml.safe_load(text)) == ['0.step.1.start', '0.step.1.end']
+
+
+def test_a_profiler_of_a_plain_loop_that_is_given_to_a_trainer_saves_the_loops_window_first() -> None:
+    profiler = MemProfiler(warmup_iters=0, save_dir='here', dump_memorystats_pickle=True, compress=True)
+    profiler.connect(torch.nn.Linear(8, 1))
+    with profiler.memprofile_ctx('step'):
+        pass
+    train(profiler)
+    assert list(pickle.loads(gzip.decompress(Path('here/rank_0_memory_stats.pickle.gz').read_bytes()))) == [
+        '0.step.1.start',
+        '0.step.1.end',
+    ]
+
+
 def test_moments_read_by_hand_are_calls_of_their_function() -> None:
     model = torch.nn.Linear(8, 1)
     with MemProfiler(save_dir='here', max_iter=3, dump_memorystats_pickle=True).connect(model) as profiler:
@@ -607,6 +699,41 @@ def test_moments_read_by_hand_are_calls_of_their_function() -> None:
     assert [found[key]['npp_diff'] for key in steps[:3]] == [0, 4 * 8 * 4, 0]
     assert pickle.loads(Path('here/rank_0_memory_stats.pickle').read_bytes()) == found
     assert profiler.snap('step', 'start') is None and len(profiler.memory_stats) == len(found)
+
+
+def test_a_call_read_by_hand_that_an_exception_ends_is_dropped_once_the_function_begins_again() -> None:
+    model = torch.nn.Linear(8, 1)
+
+    def step(fails: bool = False) -> None:
+        profiler.snap('step', 'start')
+        loss = model(torch.ones(4, 8)).sum()
+        if fails:
+            raise ValueError
+        loss.backward()
+        profiler.snap('step', 'end')
+
+    def fail() -> None:
+        with pytest.raises(ValueError):
+            step(fails=True)
+
+    settings: dict[str, Any] = {'collect_funcs': ['step'], 'warmup_iters': 0, 'max_iter': 2, 'save_dir': 'here'}
+    with MemProfiler(**settings).connect(model) as profiler:
+        fail()
+        step()
+    second = profiler.memory_stats['0.step.2.end']
+    assert second['packed_bytes_diff'] == second['npp_diff'] == 4 * 8 * 4
+    with MemProfiler(**settings).connect(model) as profiler:
+        fail()
+        fail()
+        assert hooks_are_active() and model._forward_hooks
+        step()
+        assert not hooks_are_active() and not model._forward_hooks, 'the second call was the last to be read'
+    assert list(profiler.memory_stats) == ['0.step.1.start', '0.step.2.start']
+
+
+def test_the_examples_of_readings_by_hand_leave_no_files_in_the_current_folder() -> None:
+    assert doctest.testmod(by_hand).failed == 0
+    assert not list(Path().iterdir())
 
 
 def test_hooks_removed_by_hand_are_gone_and_the_other_readings_go_on() -> None:

@@ -18,8 +18,8 @@ class ByHand(ProfilingCallback):
 
     _stats: MemoryStats
     _functions: Optional[FunctionMemoryRecorder] = None
-    #: The calls that :meth:`snap` has begun, the innermost last, by thread and function.
-    _snapped: dict[tuple[int, str], list[Optional[FunctionCall]]]
+    #: The call that :meth:`snap` has begun, by thread and function; None if it is not read.
+    _snapped: dict[tuple[int, str], Optional[FunctionCall]]
 
     @contextmanager
     def memprofile_ctx(self, name: str) -> Iterator[None]:
@@ -36,12 +36,13 @@ class ByHand(ProfilingCallback):
         """Read memory now, as ``rank.fn_name.iteration.iter_ctx``, if this call of the function is one that is read.
 
         ``'start'`` begins a call, any other word is a moment in it, and ``'end'`` ends it. Without a start, the reading
-        is a call of its own.
+        is a call of its own. A start before the end of the call before, on the same thread, drops that call: an
+        exception has ended it.
 
-        >>> import torch
+        >>> import tempfile, torch
         >>> from composer_memprof import MemProfiler
-        >>> model = torch.nn.Linear(8, 1)
-        >>> with MemProfiler(warmup_iters=0).connect(model) as profiler:
+        >>> model, folder = torch.nn.Linear(8, 1), tempfile.TemporaryDirectory()
+        >>> with folder, MemProfiler(warmup_iters=0, folder=folder.name).connect(model) as profiler:
         ...     profiler.snap('step', 'start')
         ...     loss = model(torch.ones(4, 8)).sum()
         ...     profiler.snap('step', 'before_backward')
@@ -60,11 +61,12 @@ class ByHand(ProfilingCallback):
         recorder = self._functions
         if recorder is None:
             return
-        running = self._snapped.setdefault((threading.get_ident(), fn_name), [])
-        alone = not running and iter_ctx != START
+        key = threading.get_ident(), fn_name
+        alone = key not in self._snapped and iter_ctx != START
         if iter_ctx == START or alone:
-            running.append(recorder.begin_training_function(fn_name, is_marked=True, silent=alone))
-        call = running.pop() if iter_ctx == END or alone else running[-1]
+            recorder.cancel(self._snapped.pop(key, None))
+            self._snapped[key] = recorder.begin_training_function(fn_name, is_marked=True, silent=alone)
+        call = self._snapped.pop(key) if iter_ctx == END or alone else self._snapped[key]
         if iter_ctx not in (START, END):
             recorder.read(call, iter_ctx)
         if iter_ctx == END:
@@ -80,26 +82,27 @@ class ByHand(ProfilingCallback):
         It is written in the background. The other files have each reading as soon as it was made, and a window's end
         writes what was not written before.
 
-        >>> import torch
+        >>> import glob, tempfile, torch
         >>> from composer_memprof import MemProfiler
-        >>> profiler = MemProfiler(warmup_iters=0, dump_memorystats_pickle=True).connect(torch.nn.Linear(8, 1))
-        >>> with profiler.memprofile_ctx('step'):
-        ...     pass
-        >>> profiler.dump_memory_stats()
-        >>> profiler.disconnect()
-        >>> import glob
-        >>> sorted(path.rpartition('/')[2] for path in glob.glob('memprofiler/memprof/*stats*'))
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> profiler = MemProfiler(warmup_iters=0, dump_memorystats_pickle=True, folder=folder.name)
+        >>> with profiler.connect(torch.nn.Linear(8, 1)):
+        ...     with profiler.memprofile_ctx('step'):
+        ...         pass
+        ...     profiler.dump_memory_stats()
+        >>> sorted(glob.glob('*stats*', root_dir=folder.name))
         ['rank_0_memory_stats.pickle', 'rank_0_memory_stats.yaml']
+        >>> folder.cleanup()
         """
         self._stats.dump()
 
     def remove_memprofiler_hooks(self) -> None:
         """Remove the hooks around the model's forward now, until the next fit or :meth:`connect`. Other readings go on.
 
-        >>> import torch
+        >>> import tempfile, torch
         >>> from composer_memprof import MemProfiler
-        >>> model = torch.nn.Linear(8, 1)
-        >>> with MemProfiler(warmup_iters=0).connect(model) as profiler:
+        >>> model, folder = torch.nn.Linear(8, 1), tempfile.TemporaryDirectory()
+        >>> with folder, MemProfiler(warmup_iters=0, folder=folder.name).connect(model) as profiler:
         ...     with profiler.memprofile_ctx('step'):
         ...         profiler.remove_memprofiler_hooks()
         ...         loss = model(torch.ones(4, 8)).sum()

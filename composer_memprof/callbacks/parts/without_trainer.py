@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from composer.core import Timestamp
+from composer.core import State, Timestamp
+from composer.loggers import Logger
 from torch.nn import Module
 from torch.optim import Optimizer
 from typing_extensions import Self
 
 from composer_memprof.artifacts.destinations import FsspecDestination, scheme_of
 from composer_memprof.artifacts.names import Stamp, folder_of
+from composer_memprof.callbacks.framework import closing
 from composer_memprof.callbacks.framework.run_checks import check_writable
 from composer_memprof.callbacks.parts.by_hand import ByHand
 from composer_memprof.callbacks.parts.functions import FUNCTIONS
@@ -30,9 +32,13 @@ class WithoutTrainer(ByHand):
     _plan: FunctionPlan
     enabled = True
     _early: Optional[EarlyHistory] = None
+    #: Whether :meth:`connect` opened the window, and no Trainer.
+    _connected = False
 
     def connect(self, module: Module, optimizers: Sequence[Optimizer] = ()) -> Self:
         """Read marked functions and :meth:`memprofile_ctx` blocks from now until :meth:`disconnect`.
+
+        Interpreter exit disconnects what is still connected.
 
         Raises:
             ValueError: for a model, a folder or a destination that is not allowed.
@@ -48,6 +54,7 @@ class WithoutTrainer(ByHand):
         check_writable(folder, self.output.folder)
         recorder = self._make_recorder(module, optimizers)
         self._open_store(folder, destination)
+        self._connected = True
         if self._early is not None:
             self._early.begin()
         self._listen(recorder)
@@ -58,10 +65,23 @@ class WithoutTrainer(ByHand):
         """Close the files, and wait up to ``close_timeout`` seconds for their upload."""
         if self._store is None:
             return
+        self._connected = False
         self._end_window()
         self._listen(None)
         store, self._store = self._store, None
+        closing.is_closed(self)
         store.close(self.output.close_timeout)
+
+    def init(self, state: State, logger: Logger) -> None:
+        if self._connected:
+            self.disconnect()
+        super().init(state, logger)
+
+    def close_late(self, *, save: bool) -> None:
+        if save and self._connected:
+            self.disconnect()
+        else:
+            super().close_late(save=save)
 
     def __enter__(self) -> Self:
         return self

@@ -17,10 +17,10 @@ from composer_memprof.vocabulary import FORWARD
 
 @dataclass(frozen=True)
 class _Moment:
-    """Bytes of this process, and bytes that autograd saved so far."""
+    """Bytes of this process, and bytes that autograd saved so far; None where that is not counted."""
 
     rss: int
-    packed: int
+    packed: Optional[int]
 
 
 class RootHooksSource(Source):
@@ -28,20 +28,20 @@ class RootHooksSource(Source):
 
     ``rss_pre_forward``, ``npp_pre_forward``, ``rss_post_forward`` and ``npp_post_forward`` are those of the last forward
     pass, and ``npp_diff`` is the difference between its two; 0 before the first one. ``rss_diff`` is the sum over all
-    passes. A value without a reading is left out.
+    passes. A value without a reading is left out, as the three of autograd are where nobody counts what it saves.
 
     A forward pass that does not call the model itself, and so runs no hook of it (``model.forward``, as evaluations
     do), lasts as long as the training function ``forward``.
 
     Args:
         model (Module): its root module gets the hooks.
-        packed (Callable): returns the bytes that autograd saved so far.
+        packed (Callable): returns the bytes that autograd saved so far; None while they are not counted.
         attributes (Sequence[str]): names of the values to return.
     """
 
     one_thread = has_hooks = True
 
-    def __init__(self, model: nn.Module, packed: Callable[[], int], attributes: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, packed: Callable[[], Optional[int]], attributes: Sequence[str]) -> None:
         self._model = model
         self._packed = packed
         self._attributes = attributes
@@ -105,15 +105,16 @@ class RootHooksSource(Source):
     def read(self, call: FunctionCall, point: str) -> Values:
         first_before, first_after = call.notes['forwards']
         before, after = self._before[first_before:], self._after[first_after:]
-        values: Values = {'npp_diff': 0}
+        values: Values = {'npp_diff': 0 if self._packed() is not None else None}
         if before:
             values['rss_pre_forward'], values['npp_pre_forward'] = before[-1].rss, before[-1].packed
         if after:
             values['rss_post_forward'], values['npp_post_forward'] = after[-1].rss, after[-1].packed
         if before and len(before) == len(after):
-            values['npp_diff'] = after[-1].packed - before[-1].packed
+            begun, ended = before[-1].packed, after[-1].packed
+            values['npp_diff'] = ended - begun if begun is not None and ended is not None else None
             values['rss_diff'] = sum(moment.rss for moment in after) - sum(moment.rss for moment in before)
-        return {name: value for name, value in values.items() if name in self._attributes}
+        return {name: value for name, value in values.items() if name in self._attributes and value is not None}
 
     def end(self, call: FunctionCall) -> None:
         self._running_calls -= 1

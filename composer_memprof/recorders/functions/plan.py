@@ -152,10 +152,10 @@ class FunctionPlan:
                 warn('MemProfiler continues without cuda_allocator_history: there is no CUDA device')
         is_compiled = compiled.is_compiled(model)
         saved = SavedTensorsSource(model, self.pack_functions)
+        if self.saved_tensors:
+            sources['saved_tensors'] = saved  # before the hooks, which read its count as a call begins and ends
         if self.attributes and not is_compiled:
             sources[HOOKS] = self._hook_source(model, saved)
-        if self.saved_tensors:
-            sources['saved_tensors'] = saved
         if self.module_memory and is_compiled:
             warn('MemProfiler continues without fsdp: it cannot see allocations of a model under torch.compile')
         elif self.module_memory:
@@ -176,7 +176,7 @@ class FunctionPlan:
 
     def _hook_source(self, model: nn.Module, saved: SavedTensorsSource) -> Source:
         if self.hooks is None:
-            return RootHooksSource(model, lambda: saved.so_far()[0], self.attributes)
+            return RootHooksSource(model, saved.packed_so_far, self.attributes)
         pre, post, reset = (self.hooks[name] for name in _HOOK_NAMES)
         return UserHooksSource(model, pre, post, reset, self.attributes)
 

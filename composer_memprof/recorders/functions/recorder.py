@@ -131,6 +131,10 @@ class FunctionMemoryRecorder:
         if call is None or not self.is_open:
             return
         self._read(call, END)
+        self._is_over(call)
+
+    def _is_over(self, call: FunctionCall) -> None:
+        """Remove what no further call needs."""
         if self.selection.is_last(call.iteration):
             self._finished.add(call.function)
             if self.selection.retain <= self._finished:
@@ -152,6 +156,7 @@ class FunctionMemoryRecorder:
         """Drop a call that will not end, because an error interrupted it and the function begins again."""
         if call is not None and self.is_open:
             self._visit(call, lambda source: source.end(call), backwards=True)
+            self._is_over(call)
 
     def begin_training_function(
         self, name: str, inputs: Any = None, is_marked: bool = False, silent: bool = False

@@ -96,9 +96,14 @@ class SavedTensorsSource(Source):
         self._recorder: Optional[SavedTensorsRecorder] = None
         self._running_calls = 0
 
-    def so_far(self) -> tuple[int, int]:
-        """``packed_bytes_diff`` and ``saved_bytes_diff`` since the first running call began."""
-        return self._recorder.so_far() if self._recorder is not None else (0, 0)
+    def so_far(self) -> Optional[tuple[int, int]]:
+        """``packed_bytes_diff`` and ``saved_bytes_diff`` since the first running call began; None if none runs."""
+        return self._recorder.so_far() if self._recorder is not None else None
+
+    def packed_so_far(self) -> Optional[int]:
+        """The first of :meth:`so_far`."""
+        packed, _ = self.so_far() or (None, None)
+        return packed
 
     def close(self) -> None:
         recorder, self._recorder, self._running_calls = self._recorder, None, 0
@@ -116,17 +121,16 @@ class SavedTensorsSource(Source):
         self.restart(call)
 
     def restart(self, call: FunctionCall) -> None:
-        call.notes['saved'] = self._recorder, *self.so_far()
+        call.notes['saved'] = self._recorder, self.so_far()
 
     def read(self, call: FunctionCall, point: str) -> Values:
-        recorder, packed_before, saved_before = call.notes['saved']
-        if recorder is not self._recorder:  # the source was closed during the call
+        (recorder, before), now = call.notes['saved'], self.so_far()
+        if recorder is not self._recorder or now is None:  # the source was closed during the call
             return {}
-        packed, saved = self.so_far()
-        return {'packed_bytes_diff': packed - packed_before, 'saved_bytes_diff': saved - saved_before}
+        return {'packed_bytes_diff': now[0] - before[0], 'saved_bytes_diff': now[1] - before[1]}
 
     def end(self, call: FunctionCall) -> None:
-        if call.notes['saved'][0] is not self._recorder:
+        if self._recorder is None or call.notes['saved'][0] is not self._recorder:
             return
         self._running_calls -= 1
         if not self._running_calls:
