@@ -17,6 +17,7 @@ from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 from composer_memprof import MemorySnapshot, TorchProfiler
 from composer_memprof.analysis.memory.summary import read_summary
+from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.kineto import KinetoRecorder, MemoryTimeline, export_trace, memory_timeline
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
@@ -139,6 +140,16 @@ def test_a_snapshot_with_equal_windows_has_its_blocks_though_the_session_starts_
     train(alone)
     shared, own = (read_summary(folder / 'rank0.4.memory_snapshot.summary.json') for folder in (RUN, Path('alone')))
     assert shared.devices[0].peak.bytes == own.devices[0].peak.bytes
+
+
+@pytest.mark.parametrize('order', [1, -1])
+def test_windows_that_touch_each_keep_their_files_and_batches_in_a_shared_session(order: int) -> None:
+    touching: dict[str, Any] = {'skip': '1ba', 'active': '1ba', 'every': '1ba', 'repeat': 2}
+    train(*[MemorySnapshot(schedule=touching), TorchProfiler(schedule=touching)][::order], batches=5)
+    traces = {path.name: [name for name, _ in steps_of(path)] for path in RUN.glob('*.trace.json')}
+    assert traces == {'rank0.2.pt.trace.json': ['ProfilerStep#1'], 'rank0.3.pt.trace.json': ['ProfilerStep#2']}
+    batches = {path.name: set(load_snapshot(path).phases.batch.tolist()) for path in RUN.glob('*.pickle')}
+    assert batches == {'rank0.2.memory_snapshot.pickle': {1}, 'rank0.3.memory_snapshot.pickle': {2}}
 
 
 def test_workers_that_start_inside_of_a_window_load_its_batches() -> None:

@@ -438,13 +438,13 @@ class ProfilingCallback(StageEvents):
                     self._cancel()
                 raise
             finally:
-                exclusive.release(self.session)
+                exclusive.release(self, self.session)
 
     def _cancel_warmup(self) -> None:
         if self._life is _WARMING_UP:
             self._life = _IDLE
             self._cancel()
-            exclusive.release(self.session)
+            exclusive.release(self, self.session)
 
     def _claim(self, state: State) -> bool:
         """Whether a window can be recorded now; if not, one warning says why."""
@@ -489,7 +489,7 @@ class ProfilingCallback(StageEvents):
                 self._cancel()
         with errors_logged('cleaning up failed too'):
             self.yield_resources()
-        exclusive.release(self.session)
+        exclusive.release(self, self.session)
 
     def _warn_of_unfinished(self, state: State) -> None:
         silent = self._life is _DISABLED or self._folder_lost or self._ends_too_early
