@@ -285,10 +285,19 @@ def test_as_a_prof_schedule_a_window_comes_once_over_several_epochs(schedule: An
     ],
 )
 def test_composers_own_profiler_records_whole_epochs(schedule: Any, traces: dict[str, list[int]]) -> None:
+    assert steps_of_composers_profiler(schedule, batches=3) == traces
+
+
+def test_composers_own_profiler_records_whole_epochs_of_one_batch() -> None:
+    assert steps_of_composers_profiler(window('1ep', skip='1ep'), batches=1) == {'rank0.2': [1]}
+
+
+def steps_of_composers_profiler(schedule: Any, batches: int) -> dict[str, list[int]]:
+    """The batches in each trace of a training of three epochs."""
     profiler = Profiler(schedule=schedule, trace_handlers=[], torch_prof_with_flops=False)
     more = {'eval_dataloader': loader(1), 'eval_interval': '1ba'}  # whose length is not the epoch's
-    train(batches=3, max_duration='3ep', profiler=profiler, **more)
-    steps = {
+    train(batches=batches, max_duration='3ep', profiler=profiler, **more)
+    return {
         path.name.removesuffix('.pt.trace.json'): sorted(
             int(event['name'].partition('#')[2])
             for event in json.loads(path.read_text())['traceEvents']
@@ -296,7 +305,6 @@ def test_composers_own_profiler_records_whole_epochs(schedule: Any, traces: dict
         )
         for path in Path('test-run').rglob('*.pt.trace.json')
     }
-    assert steps == traces
 
 
 def test_as_a_prof_schedule_a_resumed_run_skips_windows_that_are_over() -> None:

@@ -114,8 +114,8 @@ class BatchStartClock:
         value = self._clock.read(unit)
         if unit == 'ba':
             return value + self._ahead
-        if unit == 'ep' and self._epoch_length is not None:
-            return value + (self.state.timestamp.batch_in_epoch.value + self._ahead >= self._epoch_length)
+        if unit == 'ep' and self._epoch_length:
+            return value + (self.state.timestamp.batch_in_epoch.value + self._ahead) // self._epoch_length
         return value
 
     def following(self) -> BatchStartClock:
