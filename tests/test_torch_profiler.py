@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from composer.core import Timestamp
-from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
+from composer.profiler import JSONTraceHandler, Profiler, ProfilerAction, cyclic_schedule
 
 from composer_memprof import MemorySnapshot, TorchProfiler
 from composer_memprof.analysis.memory.summary import read_summary
@@ -140,6 +140,22 @@ def test_a_snapshot_with_equal_windows_has_its_blocks_though_the_session_starts_
     train(alone)
     shared, own = (read_summary(folder / 'rank0.4.memory_snapshot.summary.json') for folder in (RUN, Path('alone')))
     assert shared.devices[0].peak.bytes == own.devices[0].peak.bytes
+
+
+def test_a_schedule_function_is_asked_once_a_batch_so_that_it_may_count() -> None:
+    asked: list[int] = []
+
+    def counts(state: Any) -> ProfilerAction:
+        asked.append(state.timestamp.batch.value)
+        return ProfilerAction.ACTIVE_AND_SAVE if len(asked) in (3, 6) else ProfilerAction.SKIP
+
+    train(TorchProfiler(schedule=counts), batches=4, max_duration='2ep')
+    assert asked == list(range(8))
+    traces = {path.name: steps_of(path) for path in RUN.glob('*.trace.json')}
+    assert traces == {
+        'rank0.3.pt.trace.json': [('ProfilerStep#2', LOADED)],
+        'rank0.6.pt.trace.json': [('ProfilerStep#5', LOADED)],
+    }
 
 
 @pytest.mark.parametrize('order', [1, -1])

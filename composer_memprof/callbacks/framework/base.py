@@ -40,7 +40,6 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
-from composer_memprof.schedule.function import check_functions
 from composer_memprof.signals import uninterrupted
 
 
@@ -281,11 +280,11 @@ class ProfilingCallback(StageEvents):
         del logger  # unused
         self._end_failed_fit(state)
         self._finish_if_recording(state)  # of the fit that failed
-        check_functions(self.when.schedule, state)
         if self.when.stages == {'eval'} and not state.evaluators:
             warn(f"{type(self).__name__} records nothing in this fit: stages=['eval'], and there is no eval_dataloader")
+        is_recorded = self._windows.start_training(state)
         self._fitting = True
-        if self._windows.start_training(state):
+        if is_recorded:
             self._ends_too_early = warn_if_too_short(type(self).__name__, self.when.schedule, state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
