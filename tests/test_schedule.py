@@ -426,6 +426,15 @@ def test_a_process_goes_by_its_own_local_rank_where_nodes_differ(monkeypatch: py
     assert MadeUpRun([8] * 6).recordings(window('2ba') & on_local_ranks(0)) == [[0, 1]]
 
 
+def test_local_ranks_that_a_node_lacks_are_refused_by_the_run_and_not_by_a_proof() -> None:
+    assert window('1ba') & ~on_local_ranks(0), 'as ~on_ranks(0)'
+    for schedule in (window('1ba') & on_local_ranks(3), window('1ba') & ~on_local_ranks(3)):
+        with pytest.raises(ValueError, match=r'local_ranks=\[3\] are beyond this node'):
+            make_trainer(HostRSS(schedule=schedule))
+    with pytest.raises(ValueError, match='no batch in common'):
+        on_local_ranks(0) & ~on_local_ranks(0)
+
+
 @pytest.mark.usefixtures('two_nodes')
 def test_what_is_proved_of_ranks_holds_for_local_ranks() -> None:
     both = (on_ranks(1) & on_local_ranks(1), ~on_ranks(1) & on_local_ranks(1), on_ranks(6) & on_local_ranks(2))

@@ -85,10 +85,14 @@ class StageClock:
 
 @dataclass
 class BatchClock:
-    """A clock that has only batches, to step through a schedule ahead of a run or without one."""
+    """A clock that has only batches, to step through a schedule ahead of a run or without one.
+
+    ``local_rank``: of ``rank`` in its node, if that may differ from this run's.
+    """
 
     batch: int
     rank: int
+    local_rank: Optional[int] = None
 
     def read(self, unit: str) -> float:
         if unit != 'ba':
