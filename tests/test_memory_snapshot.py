@@ -327,6 +327,15 @@ class ViewWithoutGrad(torch.nn.Module):
         return Peculiar(out=made)
 
 
+def test_a_closed_callback_does_not_keep_its_trainer_alive() -> None:
+    callback = MemorySnapshot(on_oom=True)
+    trainer = train(callback, batches=2)
+    gone = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert gone() is None
+
+
 def test_module_marks_raise_nothing_into_a_forward_and_keep_no_recording_alive() -> None:
     model = ViewWithoutGrad()
     annotations = Annotations()

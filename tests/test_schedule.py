@@ -285,10 +285,19 @@ def test_as_a_prof_schedule_a_window_comes_once_over_several_epochs(schedule: An
     ],
 )
 def test_composers_own_profiler_records_whole_epochs(schedule: Any, traces: dict[str, list[int]]) -> None:
+    assert steps_of_composers_profiler(schedule, batches=3) == traces
+
+
+def test_composers_own_profiler_records_whole_epochs_of_one_batch() -> None:
+    assert steps_of_composers_profiler(window('1ep', skip='1ep'), batches=1) == {'rank0.2': [1]}
+
+
+def steps_of_composers_profiler(schedule: Any, batches: int) -> dict[str, list[int]]:
+    """The batches in each trace of a training of three epochs."""
     profiler = Profiler(schedule=schedule, trace_handlers=[], torch_prof_with_flops=False)
     more = {'eval_dataloader': loader(1), 'eval_interval': '1ba'}  # whose length is not the epoch's
-    train(batches=3, max_duration='3ep', profiler=profiler, **more)
-    steps = {
+    train(batches=batches, max_duration='3ep', profiler=profiler, **more)
+    return {
         path.name.removesuffix('.pt.trace.json'): sorted(
             int(event['name'].partition('#')[2])
             for event in json.loads(path.read_text())['traceEvents']
@@ -296,7 +305,6 @@ def test_composers_own_profiler_records_whole_epochs(schedule: Any, traces: dict
         )
         for path in Path('test-run').rglob('*.pt.trace.json')
     }
-    assert steps == traces
 
 
 def test_as_a_prof_schedule_a_resumed_run_skips_windows_that_are_over() -> None:
@@ -416,6 +424,15 @@ def test_a_process_goes_by_its_own_local_rank_where_nodes_differ(monkeypatch: py
     for name, value in {'RANK': 5, 'WORLD_SIZE': 6, 'LOCAL_RANK': 0, 'LOCAL_WORLD_SIZE': 1}.items():
         monkeypatch.setenv(name, str(value))
     assert MadeUpRun([8] * 6).recordings(window('2ba') & on_local_ranks(0)) == [[0, 1]]
+
+
+def test_local_ranks_that_a_node_lacks_are_refused_by_the_run_and_not_by_a_proof() -> None:
+    assert window('1ba') & ~on_local_ranks(0), 'as ~on_ranks(0)'
+    for schedule in (window('1ba') & on_local_ranks(3), window('1ba') & ~on_local_ranks(3)):
+        with pytest.raises(ValueError, match=r'local_ranks=\[3\] are beyond this node'):
+            make_trainer(HostRSS(schedule=schedule))
+    with pytest.raises(ValueError, match='no batch in common'):
+        on_local_ranks(0) & ~on_local_ranks(0)
 
 
 @pytest.mark.usefixtures('two_nodes')

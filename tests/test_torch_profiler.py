@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 from composer.core import Timestamp
-from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
+from composer.profiler import JSONTraceHandler, Profiler, ProfilerAction, cyclic_schedule
 
 from composer_memprof import MemorySnapshot, TorchProfiler
 from composer_memprof.analysis.memory.summary import read_summary
+from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.kineto import KinetoRecorder, MemoryTimeline, export_trace, memory_timeline
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
@@ -139,6 +140,32 @@ def test_a_snapshot_with_equal_windows_has_its_blocks_though_the_session_starts_
     train(alone)
     shared, own = (read_summary(folder / 'rank0.4.memory_snapshot.summary.json') for folder in (RUN, Path('alone')))
     assert shared.devices[0].peak.bytes == own.devices[0].peak.bytes
+
+
+def test_a_schedule_function_is_asked_once_a_batch_so_that_it_may_count() -> None:
+    asked: list[int] = []
+
+    def counts(state: Any) -> ProfilerAction:
+        asked.append(state.timestamp.batch.value)
+        return ProfilerAction.ACTIVE_AND_SAVE if len(asked) in (3, 6) else ProfilerAction.SKIP
+
+    train(TorchProfiler(schedule=counts), batches=4, max_duration='2ep')
+    assert asked == list(range(8))
+    traces = {path.name: steps_of(path) for path in RUN.glob('*.trace.json')}
+    assert traces == {
+        'rank0.3.pt.trace.json': [('ProfilerStep#2', LOADED)],
+        'rank0.6.pt.trace.json': [('ProfilerStep#5', LOADED)],
+    }
+
+
+@pytest.mark.parametrize('order', [1, -1])
+def test_windows_that_touch_each_keep_their_files_and_batches_in_a_shared_session(order: int) -> None:
+    touching: dict[str, Any] = {'skip': '1ba', 'active': '1ba', 'every': '1ba', 'repeat': 2}
+    train(*[MemorySnapshot(schedule=touching), TorchProfiler(schedule=touching)][::order], batches=5)
+    traces = {path.name: [name for name, _ in steps_of(path)] for path in RUN.glob('*.trace.json')}
+    assert traces == {'rank0.2.pt.trace.json': ['ProfilerStep#1'], 'rank0.3.pt.trace.json': ['ProfilerStep#2']}
+    batches = {path.name: set(load_snapshot(path).phases.batch.tolist()) for path in RUN.glob('*.pickle')}
+    assert batches == {'rank0.2.memory_snapshot.pickle': {1}, 'rank0.3.memory_snapshot.pickle': {2}}
 
 
 def test_workers_that_start_inside_of_a_window_load_its_batches() -> None:

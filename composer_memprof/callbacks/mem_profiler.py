@@ -192,7 +192,7 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
         try:
             self._early.cancel()
         finally:
-            exclusive.release(self.session)
+            exclusive.release(self, self.session)
         return True
 
     def fit_start(self, state: State, logger: Logger) -> None:

@@ -270,7 +270,7 @@ class MemorySnapshot(StagePhasedCallback):
         try:
             self._standby.cancel()
         finally:
-            exclusive.release(self._standby)
+            exclusive.release(self, self._standby)
         return True
 
     def fit_end(self, state: State, logger: Logger) -> None:
@@ -295,7 +295,7 @@ class MemorySnapshot(StagePhasedCallback):
                 failure = 'training failed' if oom is None else 'out of memory'
                 self._end(self._standby, state, stamp, failure)
         finally:
-            exclusive.release(self._standby)
+            exclusive.release(self, self._standby)
 
     def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         """Runs on the thread whose allocation fails, before anything is freed."""

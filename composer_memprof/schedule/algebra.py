@@ -65,8 +65,8 @@ class Both(Pair):
     def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
         return _BothCursor(self.left.bind(clock, state), self.right.bind(clock, state))
 
-    def may_run_on(self, rank: int) -> bool:
-        return self.left.may_run_on(rank) and self.right.may_run_on(rank)
+    def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
+        return self.left.may_run_on(rank, local_rank) and self.right.may_run_on(rank, local_rank)
 
     @property
     def ends_by_itself(self) -> bool:
@@ -90,8 +90,8 @@ class Either(Pair):
     def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
         return _EitherCursor(self.left.bind(clock, state), self.right.bind(clock, state))
 
-    def may_run_on(self, rank: int) -> bool:
-        return self.left.may_run_on(rank) or self.right.may_run_on(rank)
+    def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
+        return self.left.may_run_on(rank, local_rank) or self.right.may_run_on(rank, local_rank)
 
     @property
     def ends_by_itself(self) -> bool:
@@ -123,8 +123,8 @@ class Not(Schedule):
     def parts(self) -> Iterator[Schedule]:
         return self.inner.parts()
 
-    def may_run_on(self, rank: int) -> bool:
-        return not (isinstance(self.inner, (RankSet, Always)) and self.inner.may_run_on(rank))
+    def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
+        return not (isinstance(self.inner, (RankSet, Always)) and self.inner.may_run_on(rank, local_rank))
 
     def named_ranks(self) -> frozenset[int]:
         return self.inner.named_ranks()

@@ -61,9 +61,9 @@ class Schedule(ABC):
         """The schedules that it combines; itself if it is no combination."""
         yield self
 
-    def may_run_on(self, rank: int) -> bool:
-        """False if ``rank`` never records."""
-        del rank  # every rank may, unless a subclass says otherwise
+    def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
+        """False if ``rank`` never records. ``local_rank``: its rank in its node; by default as in this run."""
+        del rank, local_rank  # every rank may, unless a subclass says otherwise
         return True
 
     def named_ranks(self) -> frozenset[int]:

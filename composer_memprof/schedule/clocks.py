@@ -17,6 +17,14 @@ class Clock(Protocol):
     def read(self, unit: str) -> float: ...
 
 
+class StageProgress(Clock, Protocol):
+    """A clock that tells whether it has moved."""
+
+    @property
+    def moment(self) -> object:
+        """The same object as long as the clock stands still."""
+
+
 class TrainClock:
     """The clock of the train stage: Composer's own timestamp."""
 
@@ -25,6 +33,10 @@ class TrainClock:
     def __init__(self, state: State) -> None:
         self.state = state
         self.rank = dist.get_global_rank()
+
+    @property
+    def moment(self) -> object:
+        return self.state.timestamp
 
     def read(self, unit: str) -> float:
         timestamp = self.state.timestamp
@@ -41,19 +53,22 @@ class StageClock:
     Composer's own counters restart with every pass over the data. ``ep`` and ``iter`` count passes here.
     """
 
-    __slots__ = ('_before_pass', '_totals', 'rank', 'state')
+    __slots__ = ('_before_pass', '_totals', 'moment', 'rank', 'state')
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.rank = dist.get_global_rank()
         self._totals: dict[str, float] = {'ep': 0, 'ba': 0, 'sp': 0, 'tok': 0, 'sec': 0}
         self._before_pass = dict(self._totals)
+        self.moment = object()
 
     def start_pass(self) -> None:
+        self.moment = object()
         self._before_pass = dict(self._totals)
 
     def end_batch(self, timestamp: Any) -> None:
         """Advance to the current pass's ``timestamp`` after a batch."""
+        self.moment = object()
         before = self._before_pass
         self._totals['ba'] = before['ba'] + timestamp.batch.value
         self._totals['sp'] = before['sp'] + timestamp.sample.value
@@ -61,6 +76,7 @@ class StageClock:
         self._totals['sec'] = before['sec'] + timestamp.total_wct.total_seconds()
 
     def end_pass(self) -> None:
+        self.moment = object()
         self._totals['ep'] += 1
 
     def read(self, unit: str) -> float:
@@ -69,10 +85,14 @@ class StageClock:
 
 @dataclass
 class BatchClock:
-    """A clock that has only batches, to step through a schedule ahead of a run or without one."""
+    """A clock that has only batches, to step through a schedule ahead of a run or without one.
+
+    ``local_rank``: of ``rank`` in its node, if that may differ from this run's.
+    """
 
     batch: int
     rank: int
+    local_rank: Optional[int] = None
 
     def read(self, unit: str) -> float:
         if unit != 'ba':
@@ -114,8 +134,8 @@ class BatchStartClock:
         value = self._clock.read(unit)
         if unit == 'ba':
             return value + self._ahead
-        if unit == 'ep' and self._epoch_length is not None:
-            return value + (self.state.timestamp.batch_in_epoch.value + self._ahead >= self._epoch_length)
+        if unit == 'ep' and self._epoch_length:
+            return value + (self.state.timestamp.batch_in_epoch.value + self._ahead) // self._epoch_length
         return value
 
     def following(self) -> BatchStartClock:

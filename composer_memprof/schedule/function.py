@@ -16,6 +16,10 @@ from composer_memprof.schedule.cursor import BatchDecision, Cursor
 from composer_memprof.schedule.spans import Span
 
 
+class NoActionError(ValueError):
+    """A schedule function returned something that is no action."""
+
+
 @dataclass(frozen=True)
 class FunctionSchedule(Schedule):
     function: ScheduleFunction
@@ -48,11 +52,15 @@ def _check_function(function: ScheduleFunction, state: State) -> None:
     except Exception:  # it may need a state that comes with the first batch
         log_error('the schedule function failed before the first batch')
         return
+    _check_action(function, action)
+
+
+def _check_action(function: ScheduleFunction, action: object) -> None:
     name = getattr(function, '__name__', repr(function))
     if callable(action):
-        raise ValueError(f'schedule={name} makes a schedule; call it: schedule={name}(...)')
+        raise NoActionError(f'schedule={name} makes a schedule; call it: schedule={name}(...)')
     if not isinstance(action, ProfilerAction):
-        raise must_be(f'what schedule={name} returns', 'a ProfilerAction of Composer', action)
+        raise NoActionError(str(must_be(f'what schedule={name} returns', 'a ProfilerAction of Composer', action)))
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class _FunctionCursor(Cursor):
     def step(self, clock: Any) -> tuple[BatchDecision, Cursor]:
         action = self.function(clock.state)
         if not isinstance(action, ProfilerAction):
-            raise TypeError(f'the schedule function must return a composer ProfilerAction, not {action!r}')
+            _check_action(self.function, action)
         active = action in (ProfilerAction.ACTIVE, ProfilerAction.ACTIVE_AND_SAVE)
         decision = BatchDecision(active, joined=active and self.is_open, warmup=action == ProfilerAction.WARMUP)
         return decision, _FunctionCursor(self.function, is_open=action == ProfilerAction.ACTIVE)

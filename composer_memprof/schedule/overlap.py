@@ -44,8 +44,8 @@ def first_common_batch(a: Schedule, b: Schedule, ranks: Sequence[int]) -> Option
 
 def is_never_active(schedule: Schedule) -> bool:
     """True if ``schedule`` provably records no batch on any rank."""
-    ranks = sample_ranks(schedule.named_ranks(), schedule.named_local_ranks())
-    reachable = [rank for rank in ranks if schedule.may_run_on(rank)]
+    places = _sample_places(schedule.named_ranks(), schedule.named_local_ranks())
+    reachable = [place for place in places if schedule.may_run_on(*place)]
     if not reachable:
         return True
     if not schedule.counts_only_batches:
@@ -53,7 +53,22 @@ def is_never_active(schedule: Schedule) -> bool:
     batches = _batches_until_repeat([schedule])
     if batches > _MOST_BATCHES:
         return False
-    return not any(_is_active_within(schedule, rank, batches) for rank in reachable)
+    return not any(_is_active_within(schedule, *place, batches) for place in reachable)
+
+
+def _sample_places(named: Collection[int], named_local: Collection[int]) -> list[tuple[int, int]]:
+    """Ranks with their local ranks, one of each kind that a schedule tells apart, before the run is known.
+
+    The nodes of the run may be larger than this process's. What it does not have is refused when the Trainer is made.
+    """
+    size = dist.get_local_world_size()
+    unnamed, unnamed_local = max(named, default=-1) + 1, max(named_local, default=-1) + 1
+    local_ranks = {*named_local, unnamed_local}
+    known = size > 1 and unnamed_local <= size  # a single process tells nothing about nodes
+    return [
+        *((rank, local) for rank in named for local in ({rank % size} if known else local_ranks)),
+        *((unnamed, local) for local in local_ranks),
+    ]
 
 
 def sample_ranks(named: Collection[int], named_local: Collection[int]) -> list[int]:
@@ -68,8 +83,8 @@ def sample_ranks(named: Collection[int], named_local: Collection[int]) -> list[i
     return sorted({*named, *(node + local for local in named_local), *unnamed[:1]})
 
 
-def _is_active_within(schedule: Schedule, rank: int, batches: int) -> bool:
-    clock = BatchClock(0, rank)
+def _is_active_within(schedule: Schedule, rank: int, local_rank: int, batches: int) -> bool:
+    clock = BatchClock(0, rank, local_rank)
     cursor = schedule.bind(clock, None)
     for batch in range(batches):
         clock.batch = batch

@@ -11,7 +11,7 @@ from composer.utils import dist
 
 from composer_memprof.messages import must_be
 from composer_memprof.schedule.base import Schedule
-from composer_memprof.schedule.clocks import Clock
+from composer_memprof.schedule.clocks import BatchClock, Clock
 from composer_memprof.schedule.constant import ConstantCursor
 from composer_memprof.schedule.cursor import Cursor
 from composer_memprof.schedule.spans import Span
@@ -47,7 +47,8 @@ class RankSet(Schedule):
 
     def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
         del state
-        return ConstantCursor(self.may_run_on(clock.rank))
+        local_rank = clock.local_rank if isinstance(clock, BatchClock) else None
+        return ConstantCursor(self.may_run_on(clock.rank, local_rank))
 
     def spans(self) -> Iterator[Span]:
         return iter(())
@@ -60,7 +61,8 @@ class RankSet(Schedule):
 class Ranks(RankSet):
     """What :func:`on_ranks` returns."""
 
-    def may_run_on(self, rank: int) -> bool:
+    def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
+        del local_rank  # unused
         return rank in self.ranks
 
     def named_ranks(self) -> frozenset[int]:
@@ -70,11 +72,11 @@ class Ranks(RankSet):
 class LocalRanks(RankSet):
     """What :func:`on_local_ranks` returns."""
 
-    def may_run_on(self, rank: int) -> bool:
-        own = rank == dist.get_global_rank()
-        size = dist.get_local_world_size()
-        # Where no node has such a rank, the check of the run says so.
-        return (dist.get_local_rank() if own else rank % size) in self.ranks or max(self.ranks) >= size
+    def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
+        if local_rank is None:
+            own = rank == dist.get_global_rank()
+            local_rank = dist.get_local_rank() if own else rank % dist.get_local_world_size()
+        return local_rank in self.ranks
 
     def named_local_ranks(self) -> frozenset[int]:
         return self.ranks

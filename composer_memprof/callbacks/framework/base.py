@@ -40,7 +40,6 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
-from composer_memprof.schedule.function import check_functions
 from composer_memprof.signals import uninterrupted
 
 
@@ -281,11 +280,11 @@ class ProfilingCallback(StageEvents):
         del logger  # unused
         self._end_failed_fit(state)
         self._finish_if_recording(state)  # of the fit that failed
-        check_functions(self.when.schedule, state)
         if self.when.stages == {'eval'} and not state.evaluators:
             warn(f"{type(self).__name__} records nothing in this fit: stages=['eval'], and there is no eval_dataloader")
+        is_recorded = self._windows.start_training(state)
         self._fitting = True
-        if self._windows.start_training(state):
+        if is_recorded:
             self._ends_too_early = warn_if_too_short(type(self).__name__, self.when.schedule, state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
@@ -438,13 +437,13 @@ class ProfilingCallback(StageEvents):
                     self._cancel()
                 raise
             finally:
-                exclusive.release(self.session)
+                exclusive.release(self, self.session)
 
     def _cancel_warmup(self) -> None:
         if self._life is _WARMING_UP:
             self._life = _IDLE
             self._cancel()
-            exclusive.release(self.session)
+            exclusive.release(self, self.session)
 
     def _claim(self, state: State) -> bool:
         """Whether a window can be recorded now; if not, one warning says why."""
@@ -489,7 +488,7 @@ class ProfilingCallback(StageEvents):
                 self._cancel()
         with errors_logged('cleaning up failed too'):
             self.yield_resources()
-        exclusive.release(self.session)
+        exclusive.release(self, self.session)
 
     def _warn_of_unfinished(self, state: State) -> None:
         silent = self._life is _DISABLED or self._folder_lost or self._ends_too_early

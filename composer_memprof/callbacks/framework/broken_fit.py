@@ -26,7 +26,7 @@ def watch_fit(state: State, on_exception: Callable[[], None]) -> Callable[[], No
         on_exception (Callable): a bound method that raises nothing. ``sys.exc_info()`` has the exception. The watch
             does not keep its object alive.
 
-    Returns a function that ends the watch.
+    Returns a function that ends the watch. It does not keep the Trainer alive.
     """
     trainer = _trainer_of(state)
     if trainer is None:
@@ -43,17 +43,20 @@ def watch_fit(state: State, on_exception: Callable[[], None]) -> Callable[[], No
                 broke_off()
             raise
 
-    previous = vars(trainer).get('fit')
+    was_replaced = 'fit' in vars(trainer)
     vars(trainer)['fit'] = watched
-    return functools.partial(_end_watch, weakref.ref(trainer), watched, previous)
+    return functools.partial(_end_watch, weakref.ref(trainer), weakref.ref(watched), was_replaced)
 
 
-def _end_watch(trainer: weakref.ref[Trainer], watched: object, previous: object) -> None:
-    attributes = vars(trainer()) if trainer() is not None else {}
-    if attributes.get('fit') is watched:  # otherwise someone else has replaced it since
-        del attributes['fit']
-        if previous is not None:
-            attributes['fit'] = previous
+def _end_watch(trainer: weakref.ref[Trainer], watched: weakref.ref[Any], was_replaced: bool) -> None:
+    owner, watch = trainer(), watched()
+    if owner is None or watch is None:
+        return
+    previous = watch.__wrapped__
+    if vars(owner).get('fit') is watch:  # otherwise someone else has replaced it since
+        del vars(owner)['fit']
+        if was_replaced:
+            vars(owner)['fit'] = previous
 
 
 def _trainer_of(state: State) -> Optional[Trainer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional, Protocol
 
 from composer.core import State
@@ -48,10 +48,19 @@ class Claimant(Protocol):
         """Save and end a recording whose training failed and whose Trainer was never closed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Holder:
+    """A session, and the callbacks that record with it now: the last of them gives the resource back."""
+
     session: object
-    callback: weakref.ref[Claimant]
+    callbacks: list[weakref.ref[Claimant]] = field(default_factory=list)
+
+    def add(self, callback: Claimant) -> None:
+        self.remove(callback)
+        self.callbacks.append(weakref.ref(callback))
+
+    def remove(self, callback: Claimant) -> None:
+        self.callbacks = [other for other in self.callbacks if other() not in (None, callback)]
 
 
 #: Who holds each resource of this process now.
@@ -84,19 +93,18 @@ def claim(callback: Claimant, state: State) -> Optional[Obstacle]:
         holder = _held.get(resource)
         if holder is None or holder.session is callback.session:
             continue
-        other = holder.callback()
-        if other is not None and other.records_for(state):
-            if not other.yield_resources():
-                return held_by(type(other).__name__)
-        elif other is not None:
-            other.end_abandoned_recording()
-        release(holder.session)
+        for other in [reference() for reference in holder.callbacks]:
+            if other is not None and other.records_for(state):
+                if not other.yield_resources():
+                    return held_by(type(other).__name__)
+            elif other is not None:
+                other.end_abandoned_recording()
+        _free(holder.session)
     foreign = _foreign_holder(callback)
     if foreign is not None:
         advice = f'Stop it before the window of {type(callback).__name__}, or leave it out of this run'
         return Obstacle(f'{foreign} is recording', advice)
-    for resource in callback.resources:
-        _held.setdefault(resource, _Holder(callback.session, weakref.ref(callback)))
+    _hold(callback, callback.session)
     return None
 
 
@@ -106,9 +114,13 @@ def claim_if_free(callback: Claimant, session: object, state: State) -> bool:
         return False
     if KINETO in callback.resources and composer_profiler.wants_batch(state):
         return False
-    for resource in callback.resources:
-        _held[resource] = _Holder(session, weakref.ref(callback))
+    _hold(callback, session)
     return True
+
+
+def _hold(callback: Claimant, session: object) -> None:
+    for resource in callback.resources:
+        _held.setdefault(resource, _Holder(session)).add(callback)
 
 
 def _foreign_holder(callback: Claimant) -> Optional[str]:
@@ -120,8 +132,16 @@ def _foreign_holder(callback: Claimant) -> Optional[str]:
     return None
 
 
-def release(session: object) -> None:
-    """Give back everything that ``session`` holds."""
+def release(callback: Claimant, session: object) -> None:
+    """Give back what ``callback`` holds for ``session``; callbacks that share the session keep it."""
+    for resource, holder in list(_held.items()):
+        if holder.session is session:
+            holder.remove(callback)
+            if not holder.callbacks:
+                del _held[resource]
+
+
+def _free(session: object) -> None:
     for resource in [resource for resource, holder in _held.items() if holder.session is session]:
         del _held[resource]
 

@@ -67,7 +67,7 @@ class RecordsFromBatchEnd(ProfilingCallback):
         if self._life is _RECORDING:
             if self._stage == stage and _a_batch_follows(stage, state):
                 self._next_batch_awaited(stage)
-        elif self._early is None and self._windows.next_batch(stage).active and self._may_start(stage, state):
+        elif self._early is None and self._next_is_active(stage, state) and self._may_start(stage, state):
             with uninterrupted():
                 if self._life is _IDLE:
                     self._warm_up(state)
@@ -80,6 +80,12 @@ class RecordsFromBatchEnd(ProfilingCallback):
         if self._life not in (_IDLE, _WARMING_UP) or self._folder_lost:
             return False
         return _a_batch_follows(stage, state) and self._find_obstacle(state) is None
+
+    def _next_is_active(self, stage: str, state: State) -> bool:
+        # At the end of an epoch or of training the schedule is not asked: a user's function may count its calls.
+        if not self._windows.knows_next(stage) and not _a_batch_follows(stage, state):
+            return False
+        return self._windows.next_batch(stage).active
 
     def _stop_early(self) -> None:
         if self._early is not None:

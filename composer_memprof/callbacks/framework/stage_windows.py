@@ -13,6 +13,7 @@ from composer_memprof.schedule import Schedule
 from composer_memprof.schedule.clocks import StageClock, TrainClock
 from composer_memprof.schedule.cursor import BatchDecision
 from composer_memprof.schedule.driver import ScheduleDriver
+from composer_memprof.schedule.function import check_functions
 
 
 class StageWindows:
@@ -31,10 +32,16 @@ class StageWindows:
         return stage in self._stages
 
     def start_training(self, state: State) -> bool:
-        """Count from here. Returns whether training is recorded on this rank."""
+        """Count from here. Returns whether training is recorded on this rank.
+
+        Raises:
+            ValueError: for a function in the schedule that returns no action, on every rank.
+        """
         if not self._is_recorded('train'):
+            check_functions(self._when.schedule, state)
             return False
         self._stages['train'] = ScheduleDriver(self._when.schedule, TrainClock(state), state)
+        self._stages['train'].check()
         return True
 
     def start_pass(self, stage: str, state: State) -> None:
@@ -64,6 +71,10 @@ class StageWindows:
     def next_batch(self, stage: str) -> BatchDecision:
         """Between batches: what the schedule wants of the next one, as far as is known now."""
         return self._stages[stage].next_batch()
+
+    def knows_next(self, stage: str) -> bool:
+        """Whether :meth:`next_batch` is known without asking the schedule."""
+        return self._stages[stage].knows_next()
 
     def has_opened(self, stage: str) -> bool:
         """Whether any window of ``stage`` was reached."""
