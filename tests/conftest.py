@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +193,21 @@ def s3_environment(endpoint: str) -> dict[str, str]:
         'AWS_ENDPOINT_URL': endpoint,
         'AWS_DEFAULT_REGION': 'us-east-1',
     }
+
+
+def run_on_two_ranks(script: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` in its folder on two ranks, as a user starts them."""
+    composer = Path(sys.executable).parent / 'composer'
+    run = subprocess.run(
+        [str(composer), '-n', '2', script.name],
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin'),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run
 
 
 def child_environment(**more: str) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.conftest import child_environment
+from tests.conftest import run_on_two_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -82,16 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all runs. Two ranks are started only once, because starting takes longer than the runs."""
     folder = tmp_path_factory.mktemp('runs')
     (folder / 'train.py').write_text(TRAIN)
-    composer = Path(sys.executable).parent / 'composer'
-    run = subprocess.run(
-        [str(composer), '-n', '2', 'train.py'],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin'),
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_on_two_ranks(folder / 'train.py', timeout=300)
     yield folder
 
 

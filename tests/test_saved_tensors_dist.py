@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import child_environment
+from tests.conftest import run_on_two_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -136,16 +133,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What rank 0 recorded of each model, in its first batch and in its second."""
     folder = tmp_path_factory.mktemp('found')
     (folder / 'run.py').write_text(RUN)
-    composer = Path(sys.executable).parent / 'composer'
-    run = subprocess.run(
-        [str(composer), '-n', '2', 'run.py'],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin'),
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_on_two_ranks(folder / 'run.py', timeout=600)
     yield json.loads((folder / 'found.json').read_text())
 
 
