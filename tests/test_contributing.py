@@ -18,7 +18,7 @@ def test_the_example_of_a_new_callback_works_as_it_is_written(tmp_path: Path) ->
     text = (ROOT / '.github/CONTRIBUTING.md').read_text()
     blocks = BLOCK.findall(text.partition('## Add a callback')[2].partition('## What may never change')[0])
     copy = tmp_path / 'copy'
-    ignored = shutil.ignore_patterns('__pycache__', 'node_modules', 'deviceless', 'benchmarks')
+    ignored = shutil.ignore_patterns('__pycache__', 'node_modules', 'benchmarks')
     for folder in ('composer_memprof', 'tests', 'yamls'):
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignored)
     made = []

@@ -1,4 +1,4 @@
-"""Tests that need a CUDA device, or torch's allocator on a simulated one (``tests/deviceless``)."""
+"""Tests that need a CUDA device, or torch's allocator on a simulated one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from composer_memprof.analysis.snapshot.model import ALLOC
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
-from tests import deviceless
+from composer_memprof.simulated_gpu.environment import simulated_device
 from tests.conftest import entries, json_lines, make_trainer, train, wait_for
 
 pytestmark = [
@@ -40,11 +40,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device'),
 ]
 RUN = Path('test-run/torch_traces')
-runs_kernels = pytest.mark.skipif(deviceless.is_on(), reason='needs a device that runs kernels')
-profiles = pytest.mark.skipif(
-    deviceless.is_on() and not deviceless.PROFILES,
-    reason=f"without a driver, CUPTI {torch.version.cuda} ends the process when a session of torch's profiler begins",
-)
+runs_kernels = pytest.mark.skipif(simulated_device() is not None, reason='needs a device that runs kernels')
 
 
 def train_on_gpu(*callbacks: Any, **more: Any) -> Any:
@@ -83,7 +79,6 @@ def test_a_trace_holds_the_devices_kernels_and_snapshots_do_not_clash_with_it() 
     assert {entry.kind for entry in entries(RUN)} >= {'torch_profiler', 'memory_snapshot'}
 
 
-@profiles
 def test_memory_over_time_is_of_the_device() -> None:
     callback = TorchProfiler(
         schedule={'active': '2ba'}, record_shapes=True, with_stack=True, memory_filename='{rank}.memory.html'
@@ -236,7 +231,6 @@ def test_a_compiled_model_is_timed_and_the_reason_is_said() -> None:
     assert data['batch_flops'] is None and data['batches']['timed'] > 0
 
 
-@profiles
 def test_all_nine_callbacks_leave_their_files() -> None:
     trainer = make_trainer(
         MemProfiler(),

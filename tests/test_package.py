@@ -234,7 +234,15 @@ def test_the_sdist_holds_the_tests_and_all_that_they_read(checkout: Path) -> Non
     assert missing == []
     assert all((sdist / name).is_file() for name in ('Makefile', 'README.md', 'LICENSE', '.ruff.toml'))
     collected = run(
-        *(sys.executable, '-m', 'pytest', '--collect-only', '-q', 'tests/test_schedule.py', 'tests/test_deviceless.py'),
+        *(
+            sys.executable,
+            '-m',
+            'pytest',
+            '--collect-only',
+            '-q',
+            'tests/test_schedule.py',
+            'tests/test_simulated_gpu.py',
+        ),
         *('tests/test_analysis.py', 'tests/test_package.py'),
         cwd=sdist,
         env={**child_environment(), 'PYTHONPATH': str(sdist)},

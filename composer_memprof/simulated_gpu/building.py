@@ -1,0 +1,190 @@
+"""Builds the simulated CUDA runtime, once for each torch, into a cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Optional
+
+_SOURCES = Path(__file__).with_name('runtime')
+#: torch, Triton and others look for the driver by this name.
+LIBRARY = 'libcuda.so.1'
+#: Further names under which programs load what the library has.
+_OTHER_NAMES = ('libcuda.so', 'libnvidia-ml.so.1')
+#: Status codes of functions that are not simulated: "not supported" in each library's own header.
+_NOT_SUPPORTED = {
+    'cublas': 15,
+    'cudnn': 3000,
+    'cufft': 16,
+    'cusolver': 9,
+    'cusparse': 10,
+    'cuda': 801,
+    'cupti': 15,
+    'cu': 801,
+}
+#: CUPTI has nothing to trace; torch's profiler then goes on without it.
+_FAILS_QUIETLY = ('cupti',)
+# What the real libraries do without a device: versions, texts, compilation, tracing and files.
+_LEFT_TO_THE_LIBRARIES = (
+    *('cudnnGetVersion', 'cudnnGetCudartVersion', 'cudnnGetErrorString', 'cudnnGetLastErrorString', 'cudnnGetProperty'),
+    *('cublasLtGetVersion', 'cublasGetVersion', 'cuFile', 'curand', 'nccl', 'nvrtc'),
+)
+
+
+class CannotSimulateError(Exception):
+    """A GPU can't be simulated here; the message says why, in one line."""
+
+
+def library() -> Path:
+    """The path of the library for this torch, which is built if it is not in the cache.
+
+    The cache is ``$XDG_CACHE_HOME/composer_memprof`` or ``~/.cache/composer_memprof``.
+
+    Raises:
+        CannotSimulateError: on another system than Linux x86-64, without a CUDA build of torch, or without a compiler.
+    """
+    if sys.platform != 'linux' or platform.machine() != 'x86_64':
+        raise CannotSimulateError(
+            f'a GPU is simulated on Linux x86-64 only; this is {platform.system()} {platform.machine()}'
+        )
+    folder = _cache() / _key()
+    if not (folder / LIBRARY).exists():
+        _build(folder)
+    return folder / LIBRARY
+
+
+def _cache() -> Path:
+    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'composer_memprof' / 'simulated_gpu'
+
+
+def _key() -> str:
+    """Tells apart what the library is made of: the sources and torch's build."""
+    torch = _torch()
+    digest = hashlib.sha256(f'{metadata.version("torch")} {torch}'.encode())
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    return f'torch{metadata.version("torch")}-{digest.hexdigest()[:16]}'
+
+
+def _torch() -> Path:
+    """The folder of torch, which is not imported: that takes seconds."""
+    found = importlib.util.find_spec('torch')
+    if found is None or found.origin is None:
+        raise CannotSimulateError('torch is not installed')
+    return Path(found.origin).parent
+
+
+def _build(folder: Path) -> None:
+    headers = _headers()
+    sources = sorted(_SOURCES.glob('*.c'))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix='.building-') as temporary:
+        built = Path(temporary) / 'built'
+        built.mkdir()
+        library = built / LIBRARY
+        _compile(sources, headers, library)
+        stubs = Path(temporary) / 'not_simulated.c'
+        stubs.write_text(_stubs(_symbols_needed() - _symbols(library, defined=True)))
+        _compile([*sources, stubs], headers, library)
+        for name in _OTHER_NAMES:
+            (built / name).symlink_to(LIBRARY)
+        try:
+            built.rename(folder)
+        except OSError:
+            if not (folder / LIBRARY).exists():  # else another process was faster
+                raise
+
+
+def _compile(sources: Iterable[Path], headers: list[Path], library: Path) -> None:
+    settings = [f'-DCUDA_VERSION={_cuda_version(headers)}', *(f'-I{folder}' for folder in (*headers, _SOURCES))]
+    options = ['-shared', '-fPIC', '-O1', '-w', *settings, f'-Wl,-soname,{LIBRARY}', '-lpthread', '-ldl']
+    command = [*_compiler(), *map(str, sources), *options, '-o', str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotSimulateError(f'the simulated CUDA runtime does not compile: {done.stderr.strip()[:500]}')
+
+
+def _compiler() -> list[str]:
+    system = shutil.which(os.environ.get('CC') or 'cc')
+    if system is not None:
+        return [system]
+    if importlib.util.find_spec('ziglang') is not None:
+        return [sys.executable, '-m', 'ziglang', 'cc', '-target', 'x86_64-linux-gnu.2.17']
+    raise CannotSimulateError("there is no C compiler; pip install 'composer_memprof[simulate]' brings one")
+
+
+def _headers() -> list[Path]:
+    """The folders of CUDA's headers, which NVIDIA's packages and Triton bring along."""
+    packages = _torch().parent
+    headers = {found.parent for found in packages.glob('nvidia/*/include/driver_types.h')}
+    if not headers:
+        version = metadata.version('torch')
+        raise CannotSimulateError(
+            f"torch {version} was installed without NVIDIA's packages; PyPI's torch for Linux has them: pip install torch"
+        )
+    # CUDA 12's packages lack some headers that Triton has.
+    return [*sorted(headers), packages / 'triton/backends/nvidia/include']
+
+
+def _cuda_version(headers: Iterable[Path]) -> str:
+    """As CUDA writes it: 12060 for 12.6."""
+    for folder in headers:
+        found = re.search(r'#define\s+CUDART_VERSION\s+(\d+)', _text(folder / 'cuda_runtime_api.h'))
+        if found is not None:
+            return found[1]
+    raise CannotSimulateError("the version of CUDA is not in the headers of NVIDIA's packages")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors='replace') if path.exists() else ''
+
+
+def _symbols_needed() -> set[str]:
+    """The names of CUDA's functions that torch's libraries call."""
+    libraries = (_torch() / 'lib').glob('lib*.so')
+    names = set().union(*(_symbols(path, defined=False) for path in libraries))
+    return {name for name in names if _library_of(name) is not None and not name.startswith(_LEFT_TO_THE_LIBRARIES)}
+
+
+def _library_of(name: str) -> Optional[str]:
+    """The prefix of the function's library, such as ``cublas``; None if it is not CUDA's."""
+    for prefix in _NOT_SUPPORTED:
+        rest = name.removeprefix(prefix)
+        if rest != name and rest[:1].isupper():
+            return prefix
+    return None
+
+
+def _symbols(library: Path, *, defined: bool) -> set[str]:
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        raise CannotSimulateError("pyelftools is not installed: pip install 'composer_memprof[simulate]'") from None
+
+    with library.open('rb') as file:
+        table: Any = ELFFile(file).get_section_by_name('.dynsym')
+        if table is None:
+            return set()
+        return {symbol.name for symbol in table.iter_symbols() if (symbol['st_shndx'] != 'SHN_UNDEF') == defined}
+
+
+def _stubs(names: Iterable[str]) -> str:
+    """C functions that fail, most of them with their name."""
+    lines = ['#include "simulated_gpu.h"']
+    for name in sorted(names):
+        status: object = _NOT_SUPPORTED[_library_of(name) or 'cu']
+        if not name.startswith(_FAILS_QUIETLY):
+            status = f'not_simulated("{name}", {status})'
+        lines.append(f'int {name}() {{ return {status}; }}')
+    return '\n'.join(lines) + '\n'

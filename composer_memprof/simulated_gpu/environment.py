@@ -1,0 +1,52 @@
+"""The environment of a process that runs on a simulated GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Optional
+
+from composer_memprof.simulated_gpu.building import library
+from composer_memprof.simulated_gpu.devices import Device
+
+#: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
+VARIABLE = 'SIMULATED_GPU'
+
+
+def environment_with(
+    device: Device, *, devices: int = 1, outside: int = 0, base: Optional[Mapping[str, str]] = None
+) -> dict[str, str]:
+    """The environment with which a child process finds ``devices`` GPUs of this kind, and no real one.
+
+    Args:
+        outside: bytes of each device's memory that lie outside of torch's allocator.
+        base: the environment to add to; this process's own by default.
+
+    Raises:
+        CannotSimulateError: if the simulated runtime can't be built here.
+    """
+    environment = dict(os.environ if base is None else base)
+    path = library()
+    figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside}
+    environment[VARIABLE] = ';'.join(f'{name}={value}' for name, value in figures.items())
+    environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path)
+    # for those that load the driver by its name
+    environment['LD_LIBRARY_PATH'] = _before(environment.get('LD_LIBRARY_PATH'), path.parent)
+    environment['TRITON_LIBCUDA_PATH'] = str(path.parent)
+    environment.pop('CUDA_VISIBLE_DEVICES', None)  # of the machine's own GPUs
+    return environment
+
+
+def _before(others: Optional[str], path: Path) -> str:
+    return ':'.join(filter(None, [str(path), others]))
+
+
+def simulated_device() -> Optional[str]:
+    """The key of the GPU that this process runs on if it is a simulated one, else None.
+
+    >>> simulated_device() is None
+    True
+    """
+    figures = os.environ.get(VARIABLE, '')
+    return dict(part.split('=', 1) for part in figures.split(';') if '=' in part).get('key')

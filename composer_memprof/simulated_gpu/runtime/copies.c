@@ -1,0 +1,60 @@
+/* Copies. What the host reads back is what it copied to the device after the last kernel's launch, and otherwise zeros:
+   no kernel has run, and an address that torch gave to another tensor must not show what the earlier one held.
+
+   Only small copies to the device are made at all, so that a run of 80 GB touches no memory. */
+
+#include "simulated_gpu.h"
+
+enum { LARGEST_COPY = 65536, MOST_WRITES = 1024 };
+
+static struct { const char *start; size_t bytes; } writes[MOST_WRITES];
+static int write_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void forget_what_was_written(void) { write_count = 0; }
+
+static int was_written(const char *address, size_t bytes) {
+  for (int i = write_count - 1; i >= 0; i--)
+    if (address >= writes[i].start && address + bytes <= writes[i].start + writes[i].bytes) return 1;
+  return 0;
+}
+
+void write_to_device(char *to, const char *from, size_t bytes) {
+  if (bytes > LARGEST_COPY || write_count == MOST_WRITES) return;
+  memmove(to, from, bytes);
+  writes[write_count].start = to;
+  writes[write_count++].bytes = bytes;
+}
+
+static int copy(char *to, const char *from, size_t bytes) {
+  int to_device = is_on_device(to), from_device = is_on_device(from);
+  pthread_mutex_lock(&lock);
+  if (from_device && !was_written(from, bytes)) {
+    if (!to_device) memset(to, 0, bytes);
+  } else if (to_device) {
+    write_to_device(to, from, bytes);
+  } else {
+    memmove(to, from, bytes);
+  }
+  pthread_mutex_unlock(&lock);
+  OK;
+}
+
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) { return copy(to, from, bytes); }
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) { return copy(to, from, bytes); }
+int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream) {
+  return copy(to, from, bytes);
+}
+int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                      int kind, void *stream) {
+  for (size_t row = 0; row < height; row++)
+    copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+  OK;
+}
+/* A kernel of its own, as far as what the host reads back is concerned. */
+int cudaMemset(void *to, int value, size_t bytes) {
+  if (is_on_device(to)) forget_what_was_written();
+  else memset(to, value, bytes);
+  OK;
+}
+int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream) { return cudaMemset(to, value, bytes); }

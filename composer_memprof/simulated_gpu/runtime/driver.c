@@ -1,0 +1,75 @@
+/* The driver: what torch, Triton and NVML's users look up by name. */
+
+#include "simulated_gpu.h"
+#include <dlfcn.h>
+
+enum { NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+
+NOTHING(cuInit) NOTHING(cuCtxSetCurrent) NOTHING(cuFuncSetAttribute) NOTHING(cuFuncSetCacheConfig)
+NOTHING(cuModuleUnload) NOTHING(cuLinkAddData_v2)
+int cuDeviceGet(int *device, int index) { *device = index; OK; }
+int cuDeviceGetCount(int *count) { *count = figure("devices"); OK; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  return cudaDeviceGetAttribute(value, attribute, device); /* the numbers are the same */
+}
+int cuDriverGetVersion(int *version) { *version = CUDA_VERSION; OK; }
+int cuCtxGetCurrent(void **context) { static int made; *context = &made; OK; }
+int cuCtxGetDevice(int *device) { *device = current_device(); OK; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { return cuCtxGetCurrent(context); }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 1; OK; }
+int cuGetErrorString(int error, const char **text) { *text = cudaGetErrorString(error); OK; }
+int cuGetErrorName(int error, const char **text) { *text = cudaGetErrorName(error); OK; }
+
+/* Code: made by nvrtc and Triton, loaded, launched and not run. */
+static int made;
+int cuModuleLoad(void **module, const char *path) { *module = &made; OK; }
+int cuModuleLoadData(void **module, const void *image) { *module = &made; OK; }
+int cuModuleLoadDataEx(void **module, const void *image) { *module = &made; OK; }
+int cuModuleGetFunction(void **function, void *module, const char *name) { *function = &made; OK; }
+int cuLinkCreate_v2(unsigned count, void *options, void *values, void **state) { *state = &made; OK; }
+int cuLinkComplete(void *state, void **code, size_t *bytes) { *code = &made; *bytes = sizeof made; OK; }
+int cuLinkDestroy(void *state) { OK; }
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+  *value = attribute == 0 ? 1024 : attribute == 4 ? 32 : 0; /* threads in a block; registers; else bytes */
+  OK;
+}
+static int launch(void) { forget_what_was_written(); OK; }
+int cuLaunchKernel() { return launch(); }
+int cuLaunchKernelEx() { return launch(); }
+int cuLaunchCooperativeKernel() { return launch(); }
+int cuMemsetD32Async() { return launch(); }
+int cuStreamWriteValue32() { return launch(); }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
+}
+int cuOccupancyMaxActiveClusters(int *clusters) { *clusters = 1; OK; }
+int cuTensorMapEncodeTiled(void *map) { memset(map, 0, 128); OK; }
+int cuPointerGetAttribute(void *value, int attribute, void *address) {
+  if (attribute == 2) *(int *)value = 2;              /* the type of memory: a device's */
+  else if (attribute == 3) *(void **)value = address; /* the address on the device */
+  else return NOT_SUPPORTED;
+  OK;
+}
+int cuMemGetAddressRange_v2(void **start, size_t *bytes, void *address) { return address_range(start, bytes, address); }
+int cuMemGetAddressRange(void **start, size_t *bytes, void *address) { return address_range(start, bytes, address); }
+int cuMemExportToShareableHandle() { return not_simulated("cuMemExportToShareableHandle", NOT_SUPPORTED); }
+int cuMemImportFromShareableHandle() { return not_simulated("cuMemImportFromShareableHandle", NOT_SUPPORTED); }
+
+int cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *result) {
+  static void *own;
+  if (!own) {
+    Dl_info info;
+    dladdr(cudaGetDriverEntryPoint, &info);
+    own = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  }
+  *function = dlsym(own, name);
+  if (result) *result = *function ? 0 : 1; /* cudaDriverEntryPointSymbolNotFound */
+  OK;
+}
+int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags,
+                                     int *result) {
+  return cudaGetDriverEntryPoint(name, function, flags, result);
+}
+int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *result) {
+  return cudaGetDriverEntryPoint(name, function, flags, result);
+}

@@ -1,0 +1,211 @@
+/* Memory: address space without pages, counted for each device. */
+
+#include "simulated_gpu.h"
+#include <sys/mman.h>
+
+enum { MOST_REGIONS = 1 << 18, MOST_DEVICES = 64 };
+
+/* Bytes of a device that the driver created and that may be mapped at an address. */
+typedef struct { size_t bytes; int device, mappings, released; } Handle;
+
+/* A device's memory at an address; sorted by `start`. `handle` is null where cudaMalloc made it. */
+typedef struct { char *start; size_t bytes; int device; Handle *handle; } Region;
+static Region regions[MOST_REGIONS];
+static int region_count;
+static size_t in_use[MOST_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The index of the last region that starts at or before the address, -1 without one. */
+static int region_before(const void *address) {
+  int low = 0, high = region_count;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (regions[middle].start <= (const char *)address) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+static int region_of(const void *address) {
+  int i = region_before(address);
+  return i >= 0 && (const char *)address < regions[i].start + regions[i].bytes ? i : -1;
+}
+
+static void add_region(char *start, size_t bytes, int device, Handle *handle) {
+  int i = region_before(start) + 1;
+  memmove(regions + i + 1, regions + i, (region_count++ - i) * sizeof *regions);
+  regions[i] = (Region){start, bytes, device, handle};
+}
+
+static void remove_region(int i) { memmove(regions + i, regions + i + 1, (--region_count - i) * sizeof *regions); }
+
+/* As with NVIDIA's driver, a forked child has none of the device's memory. */
+static char *address_space(size_t bytes) {
+  char *start = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) return 0;
+  madvise(start, bytes, MADV_DONTFORK);
+  madvise(start, bytes, MADV_NOHUGEPAGE);
+  return start;
+}
+
+/* Takes bytes of the device's memory; returns whether there were enough. */
+static int take(size_t bytes, int device) {
+  if (in_use[device] + bytes > (size_t)figure("total_memory") - (size_t)figure("outside")) return 0;
+  in_use[device] += bytes;
+  return 1;
+}
+
+size_t bytes_in_use(int device) { return in_use[device]; }
+
+int is_on_device(const void *address) {
+  pthread_mutex_lock(&lock);
+  int found = region_of(address) >= 0;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+int address_range(void **start, size_t *bytes, void *address) {
+  pthread_mutex_lock(&lock);
+  int i = region_of(address);
+  if (i >= 0 && start) *start = regions[i].start;
+  if (i >= 0 && bytes) *bytes = regions[i].bytes;
+  pthread_mutex_unlock(&lock);
+  return i >= 0 ? 0 : cudaErrorInvalidValue;
+}
+
+int cudaMalloc(void **address, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  int device = current_device();
+  char *start = 0;
+  if (region_count < MOST_REGIONS && take(bytes, device)) {
+    start = address_space(bytes);
+    if (start) add_region(start, bytes, device, 0);
+    else in_use[device] -= bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  *address = start;
+  return start ? 0 : fail(cudaErrorMemoryAllocation);
+}
+
+int cudaFree(void *address) {
+  pthread_mutex_lock(&lock);
+  int i = region_of(address);
+  if (i >= 0) {
+    munmap(regions[i].start, regions[i].bytes);
+    in_use[regions[i].device] -= regions[i].bytes;
+    remove_region(i);
+  }
+  pthread_mutex_unlock(&lock);
+  OK;
+}
+
+int cudaMallocAsync(void **address, size_t bytes, void *stream) { return cudaMalloc(address, bytes); }
+int cudaFreeAsync(void *address, void *stream) { return cudaFree(address); }
+int cudaMallocManaged(void **address, size_t bytes, unsigned flags) { return cudaMalloc(address, bytes); }
+
+int cudaMemGetInfo(size_t *available, size_t *total) {
+  *total = figure("total_memory");
+  *available = *total - figure("outside") - in_use[current_device()];
+  OK;
+}
+
+int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
+  memset(attributes, 0, sizeof *attributes);
+  pthread_mutex_lock(&lock);
+  int i = region_of(address);
+  if (i >= 0) {
+    attributes->type = cudaMemoryTypeDevice;
+    attributes->device = regions[i].device;
+    attributes->devicePointer = (void *)address;
+  }
+  pthread_mutex_unlock(&lock);
+  OK;
+}
+
+/* -- pools of cudaMallocAsync -- */
+
+int cudaDeviceGetDefaultMemPool(void **pool, int device) { static char pools[MOST_DEVICES]; *pool = pools + device; OK; }
+int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
+  /* reserved and used, now and at most: all 64 bits wide */
+  *(uint64_t *)value = attribute >= cudaMemPoolAttrReservedMemCurrent ? in_use[current_device()] : 0;
+  OK;
+}
+NOTHING(cudaMemPoolSetAttribute) NOTHING(cudaMemPoolSetAccess) NOTHING(cudaMemPoolTrimTo)
+
+/* -- the host's pinned memory -- */
+
+int cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
+  *address = aligned_alloc(4096, (bytes + 4095) & ~4095ull);
+  return *address ? 0 : fail(cudaErrorMemoryAllocation);
+}
+int cudaMallocHost(void **address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
+int cudaFreeHost(void *address) { free(address); OK; }
+int cudaHostGetDevicePointer(void **on_device, void *on_host, unsigned flags) { *on_device = on_host; OK; }
+NOTHING(cudaHostRegister) NOTHING(cudaHostUnregister)
+
+/* -- the driver's virtual memory, of which torch makes expandable segments -- */
+
+enum { GRANULARITY = 2 << 20 };
+
+/* What the driver is told of the place of an allocation, as in cuda.h. */
+typedef struct { int type, handle_types; struct { int type, id; } location; } Place;
+
+int cuMemGetAllocationGranularity(size_t *bytes, const Place *place, int flags) { *bytes = GRANULARITY; OK; }
+
+int cuMemAddressReserve(void **address, size_t bytes, size_t alignment, void *wanted, unsigned long long flags) {
+  *address = address_space(bytes);
+  return *address ? 0 : 2;
+}
+int cuMemAddressFree(void *address, size_t bytes) { munmap(address, bytes); OK; }
+
+int cuMemCreate(Handle **handle, size_t bytes, const Place *place, unsigned long long flags) {
+  pthread_mutex_lock(&lock);
+  int enough = take(bytes, place->location.id);
+  pthread_mutex_unlock(&lock);
+  if (!enough) return 2; /* CUDA_ERROR_OUT_OF_MEMORY */
+  *handle = malloc(sizeof **handle);
+  **handle = (Handle){bytes, place->location.id, 0, 0};
+  OK;
+}
+
+static void free_if_unused(Handle *handle) {
+  if (!handle->released || handle->mappings) return;
+  in_use[handle->device] -= handle->bytes;
+  free(handle);
+}
+
+int cuMemMap(char *address, size_t bytes, size_t offset, Handle *handle, unsigned long long flags) {
+  pthread_mutex_lock(&lock);
+  int enough = region_count < MOST_REGIONS;
+  if (enough) {
+    add_region(address, bytes, handle->device, handle);
+    handle->mappings++;
+  }
+  pthread_mutex_unlock(&lock);
+  return enough ? 0 : 2;
+}
+
+int cuMemUnmap(char *address, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  for (char *end = address + bytes; address < end; ) {
+    int i = region_of(address);
+    if (i < 0) break;
+    Region region = regions[i];
+    madvise(region.start, region.bytes, MADV_DONTNEED);
+    remove_region(i);
+    region.handle->mappings--;
+    free_if_unused(region.handle);
+    address = region.start + region.bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  OK;
+}
+
+int cuMemRelease(Handle *handle) {
+  pthread_mutex_lock(&lock);
+  handle->released = 1;
+  free_if_unused(handle);
+  pthread_mutex_unlock(&lock);
+  OK;
+}
+NOTHING(cuMemSetAccess)

@@ -1,0 +1,49 @@
+/* CUDA's runtime for a GPU that is not there: what its files share.
+
+   Memory is address space that nothing touches, kernels are launched and not run, and everything completes at once.
+   torch's dispatch, autograd and caching allocator run on it as on a GPU. The library is preloaded, so that its
+   functions take the place of those in libcudart, libcuda, libcublas and others that torch links. */
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "driver_types.h"
+
+#define OK return 0
+/* Functions that have nothing to do. */
+#define NOTHING(name) int name() { return 0; }
+
+/* device.c: a figure of the simulated device, from the environment variable SIMULATED_GPU ("name=value;..."). */
+long long figure(const char *name);
+void text_figure(const char *name, char *value, size_t size);
+int current_device(void);
+int cudaDeviceGetAttribute(int *value, int attribute, int device);
+const char *cudaGetErrorString(int error);
+const char *cudaGetErrorName(int error);
+int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
+                                                           size_t shared, unsigned flags);
+
+/* Sets the error that cudaGetLastError returns, and returns it. */
+int fail(int error);
+
+/* Says once that the function is not simulated; returns the status. */
+int not_simulated(const char *function, int status);
+
+/* memory.c */
+int is_on_device(const void *address);
+size_t bytes_in_use(int device);
+/* The range of the allocation that the address lies in; returns an error if there is none. */
+int address_range(void **start, size_t *bytes, void *address);
+
+/* copies.c: whatever the host wrote before a kernel's launch may have been replaced by it. */
+void forget_what_was_written(void);
+
+/* streams.c: the id of the capture on a stream, 0 without one. */
+unsigned long long capture_on(void *stream);
+
+/* The grid and the blocks of a launch. */
+typedef struct { unsigned x, y, z; } Size;
