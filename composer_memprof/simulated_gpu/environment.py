@@ -12,6 +12,7 @@ from composer_memprof.simulated_gpu.devices import Device
 
 #: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
 VARIABLE = 'SIMULATED_GPU'
+_STARTUP = Path(__file__).with_name('startup')
 
 
 def environment_with(
@@ -34,6 +35,7 @@ def environment_with(
     # for those that load the driver by its name
     environment['LD_LIBRARY_PATH'] = _before(environment.get('LD_LIBRARY_PATH'), path.parent)
     environment['TRITON_LIBCUDA_PATH'] = str(path.parent)
+    environment['PYTHONPATH'] = _before(environment.get('PYTHONPATH'), _STARTUP)
     environment.pop('CUDA_VISIBLE_DEVICES', None)  # of the machine's own GPUs
     return environment
 

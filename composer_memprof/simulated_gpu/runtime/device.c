@@ -31,21 +31,6 @@ int current_device(void) { return device; }
 
 int fail(int error) { last_error = error; return error; }
 
-int not_simulated(const char *function, int status) {
-  static const char *said[256];
-  static int count;
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&lock);
-  int known = 0;
-  for (int i = 0; i < count; i++) known |= said[i] == function;
-  if (!known && count < 256) {
-    said[count++] = function;
-    fprintf(stderr, "simulated GPU: %s is not simulated; what called it fails\n", function);
-  }
-  pthread_mutex_unlock(&lock);
-  return status;
-}
-
 static struct cudaDeviceProp *properties(void) {
   static struct cudaDeviceProp p;
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -30,7 +30,9 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const vo
 /* Sets the error that cudaGetLastError returns, and returns it. */
 int fail(int error);
 
-/* Says once that the function is not simulated; returns the status. */
+/* notes.c: tells the user what the result rests on, such as "cuDNN's workspaces are 0 B". */
+void assumed(const char *what);
+/* Tells the user that the function is not simulated; returns the status. */
 int not_simulated(const char *function, int status);
 
 /* memory.c */
