@@ -32,7 +32,7 @@ from composer_memprof.analysis.snapshot.model import ALLOC
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
-from composer_memprof.simulated_gpu.environment import simulated_device
+from composer_memprof.simulated_gpu.this_process import simulated_device
 from tests.conftest import entries, json_lines, make_trainer, train, wait_for
 
 pytestmark = [
