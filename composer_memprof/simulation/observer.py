@@ -32,75 +32,79 @@ from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
 _MAX_ENTRIES = 2_000_000
 
 
-class Observer:
-    """Records one process, from the start of CUDA to its end.
+class StepObserver:
+    """Records the allocator's history, annotated with steps, phases, modules and tensors.
 
-    Args:
-        folder: for the snapshot and the peaks.
-        steps: of the first optimizer; before the next one the process ends. 0 for all of them.
+    It follows the optimizer that steps first.
     """
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self._folder = folder
-        self._most_steps = steps
-        self._steps = 0
+    def __init__(self) -> None:
+        self.steps = 0
         self._history = AllocatorHistory(_MAX_ENTRIES)
         self._annotations = Annotations()
         self._optimizer: Optional[torch.optim.Optimizer] = None
         self._model: Optional[torch.nn.Module] = None
-        self._own_recording = True
-        self._process = os.getpid()
+        #: Whether nobody else records: there is only one history.
+        self.is_alone = True
 
     def begin(self) -> None:
         """Called when CUDA starts."""
         self._annotations.mark(FORWARD, 0)
         self._history.start()
-        atexit.register(self.end)
         cuda_allocator.call_when_history_is_set(self._step_aside)
 
     def _step_aside(self) -> None:
-        """The script records the allocator's history itself; there is only one."""
-        self._own_recording = False
+        self.is_alone = False
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def follow_steps(self) -> None:
+        """See each step of each optimizer, from now to the end of the process."""
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+
+    def follow_model(self, model: torch.nn.Module) -> None:
+        """Note its modules as they run, and where its tensors are after each step."""
+        self._model = model
+        self._annotations.follow_modules(model)
+        model.register_forward_pre_hook(lambda *_: self._annotations.mark(FORWARD, self.steps))
+        model.register_forward_hook(lambda *_: self._annotations.mark(BACKWARD, self.steps))
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> Any:
         if self._optimizer is None:
             self._optimizer = optimizer
         if optimizer is not self._optimizer:
-            return
-        if self._most_steps and self._steps >= self._most_steps:
-            sys.exit(0)
-        self._annotations.mark(OPTIMIZER, self._steps)
+            return None
+        self._about_to_step()
+        closure = arguments[1] if len(arguments) > 1 else keywords.get('closure')
+        if closure is None:
+            self._annotations.mark(OPTIMIZER, self.steps)
+            return None
 
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        def closure_then_optimizer(*given: Any, **named: Any) -> Any:
+            """Forward and backward run in the closure, as in Composer's Trainer; the optimizer's own work after it."""
+            result = closure(*given, **named)
+            self._annotations.mark(OPTIMIZER, self.steps)
+            return result
+
+        if len(arguments) > 1:
+            return (arguments[0], closure_then_optimizer, *arguments[2:]), keywords
+        return arguments, {**keywords, 'closure': closure_then_optimizer}
+
+    def _about_to_step(self) -> None:
+        """For subclasses: the optimizer that is followed steps next."""
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if optimizer is not self._optimizer:
             return
-        self._steps += 1
-        if self._model is None:
-            self._model = _model_of(optimizer)
-            if self._model is not None:
-                self._follow(self._model)
-        if self._model is not None:
-            self._annotations.see_model(self._model, [optimizer])
-        self._annotations.mark(FORWARD, self._steps)
+        self.steps += 1
+        model = self._model or _model_of(optimizer)
+        if self._model is None and model is not None:
+            self.follow_model(model)
+        if model is not None:
+            self._annotations.see_model(model, [optimizer])
+        self._annotations.mark(FORWARD, self.steps)
 
-    def _follow(self, model: torch.nn.Module) -> None:
-        self._annotations.follow_modules(model)
-        model.register_forward_hook(lambda *_: self._annotations.mark(BACKWARD, self._steps))
-
-    def end(self) -> None:
-        """Write what was recorded. Called when the interpreter exits."""
-        if os.getpid() != self._process:
-            return
-        with errors_logged('the peaks of a simulated process could not be written'):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            snapshot = self._save() if self._own_recording else None
-            host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            error = out_of_memory_in(getattr(sys, 'last_value', None))
-            message = '' if error is None else ' '.join(str(error).split())
-            ProcessPeaks(_device_peaks(), self._steps, host, message, snapshot).write(self._folder)
-
-    def _save(self) -> Optional[str]:
-        rank = int(os.environ.get('RANK', '0'))
+    def snapshot(self, rank: int) -> dict[str, Any]:
+        """A memory snapshot of all that was recorded."""
         notes = replace(
             allocator_history.NOTES,
             rank=rank,
@@ -109,16 +113,58 @@ class Observer:
             modules=self._annotations.modules,
             max_entries=_MAX_ENTRIES,
         )
-        snapshot = with_notes(self._history.take(), notes)
+        return with_notes(self._history.take(), notes)
+
+
+class ProcessObserver(StepObserver):
+    """Writes what a process used at its end, which it may bring about.
+
+    Args:
+        folder: for the snapshot and the peaks.
+        steps: of the first optimizer; before the next one the process ends. 0 for all of them.
+    """
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self._most_steps = steps
+        self._process = os.getpid()
+
+    def begin(self) -> None:
+        super().begin()
+        atexit.register(self._end)
+
+    def _about_to_step(self) -> None:
+        if self._most_steps and self.steps >= self._most_steps:
+            sys.exit(0)
+
+    def _end(self) -> None:
+        if os.getpid() != self._process:
+            return
+        with errors_logged('the peaks of a simulated process could not be written'):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            error = out_of_memory_in(getattr(sys, 'last_value', None))
+            ProcessPeaks(
+                devices=device_peaks(),
+                steps=self.steps,
+                host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                out_of_memory='' if error is None else ' '.join(str(error).split()),
+                snapshot=self._save() if self.is_alone else None,
+            ).write(self._folder)
+
+    def _save(self) -> Optional[str]:
+        rank = int(os.environ.get('RANK', '0'))
+        snapshot = self.snapshot(rank)
         if not any(snapshot['device_traces']):
             return None
         # Not needed by a process that uses no GPU.
         from composer_memprof.simulation.snapshot_files import write_snapshot_files
 
-        return str(write_snapshot_files(snapshot, self._folder, rank, self._steps))
+        return str(write_snapshot_files(snapshot, self._folder, rank, self.steps))
 
 
-def _device_peaks() -> list[DevicePeak]:
+def device_peaks() -> list[DevicePeak]:
+    """The peaks of each device that this process used."""
     found = []
     for device in range(torch.cuda.device_count()):
         peak = DevicePeak(device, torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
@@ -146,7 +192,6 @@ def observe() -> None:
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is None:
         return
-    observer = Observer(Path(folder), int(os.environ.get(STEPS_VARIABLE, '0')))
+    observer = ProcessObserver(Path(folder), int(os.environ.get(STEPS_VARIABLE, '0')))
     cuda_allocator.call_when_started(observer.begin)
-    register_optimizer_step_pre_hook(lambda optimizer, *_: observer.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: observer.after_step(optimizer))
+    observer.follow_steps()
