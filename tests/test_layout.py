@@ -28,6 +28,7 @@ ROOMS = {
     'callbacks': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'schedule', 'signals', 'vocabulary'},
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'schedule', 'vocabulary'},
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
+    'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
 }
 

@@ -7,6 +7,8 @@ import dataclasses
 from composer_memprof.simulated_gpu.devices import Device
 
 _MIB = 1 << 20
+#: What each allowance is for, in words.
+NAMES = {'cuda_context': 'the CUDA context', 'cublas': 'cuBLAS', 'nccl': 'NCCL'}
 
 
 @dataclasses.dataclass(frozen=True)

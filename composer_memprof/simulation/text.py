@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from composer_memprof.messages import human_bytes, printable
+from composer_memprof.simulated_gpu.outside import NAMES
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.run import SimulationResult
 
@@ -55,13 +56,8 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
 
 
 def _outside(result: SimulationResult) -> str:
-    parts = ', '.join(
-        f'{human_bytes(size)} for {name}' for name, size in zip(_NAMES, result.outside.values(), strict=True) if size
-    )
+    parts = ', '.join(f'{human_bytes(size)} for {NAMES[name]}' for name, size in result.outside.items() if size)
     return f"Allowed for outside of torch's allocator: {parts}"
-
-
-_NAMES = ('the CUDA context', 'cuBLAS', 'NCCL')
 
 
 def _count(steps: int) -> str:
