@@ -34,8 +34,8 @@ static int no_workspace(size_t *bytes) { *bytes = 0; OK; }
     return one_algorithm(count, algorithms); \
   } \
   int cudnnFindConvolution##direction##AlgorithmEx( \
-      void *handle, void *a, void *a_data, void *b, void *b_data, void *convolution, void *c, void *c_data, int wanted, \
-      int *count, Algorithm *algorithms, void *workspace, size_t bytes) { \
+      void *handle, void *a, void *a_data, void *b, void *b_data, void *convolution, void *c, void *c_data, \
+      int wanted, int *count, Algorithm *algorithms, void *workspace, size_t bytes) { \
     return one_algorithm(count, algorithms); \
   } \
   int cudnnGetConvolution##direction##WorkspaceSize(void *handle, void *a, void *b, void *convolution, void *c, \

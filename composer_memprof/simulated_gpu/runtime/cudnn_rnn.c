@@ -64,7 +64,7 @@ int cudnnGetRNNWeightSpaceSize(void *handle, const Network *network, size_t *byt
 }
 
 static void describe(Tensor *tensor, int type, int rows, int columns) {
-  *tensor = (Tensor){.type = type, .dimensions = 3, .sizes = {1, rows, columns}, .strides = {rows * columns, columns, 1}};
+  *tensor = (Tensor){type, 0, 3, {1, rows, columns}, {rows * columns, columns, 1}};
 }
 
 /* `which` counts the gates' input matrices, their recurrent ones, and the projection. */

@@ -20,24 +20,27 @@ OF_EACH_TYPE(potrfBatched) OF_EACH_TYPE(potrs) OF_EACH_TYPE(potrsBatched) OF_EAC
 REAL(orgqr) REAL(ormqr) REAL(syevd) REAL(syevj) REAL(syevjBatched)
 COMPLEX(ungqr) COMPLEX(unmqr) COMPLEX(heevd) COMPLEX(heevj) COMPLEX(heevjBatched)
 KERNEL(cusolverDnXgeqrf) KERNEL(cusolverDnXpotrf) KERNEL(cusolverDnXpotrs) KERNEL(cusolverDnXsyevd)
-KERNEL(cusolverDnXsyevBatched) KERNEL(cusolverDnXsytrs)
+KERNEL(cusolverDnXsyevBatched) KERNEL(cusolverDnXsytrs) KERNEL(cusolverDnXgeev)
 
 /* -- sizes of workspaces: in elements, and where the function serves every type, in bytes -- */
 
+#define SIZES "cuSOLVER's workspaces are as large as the matrices"
+enum { REAL_FLOAT = 0, COMPLEX_DOUBLE = 5 }; /* as in library_types.h; the two others have 8 bytes */
+
 static int as_large_as(long long elements, int *workspace) {
-  assumed("cuSOLVER's workspaces are as large as the matrices");
+  assumed(SIZES);
   *workspace = elements;
   OK;
 }
-static int bytes_as_large_as(long long elements, int type, size_t *on_device, size_t *on_host) {
-  int ignored;
-  static const int bytes_of_type[] = {4, 8, 2, 1, 8, 16}; /* cudaDataType: real and complex */
-  *on_device = elements * bytes_of_type[type];
+static int bytes_as_large_as(int64_t elements, int type, size_t *on_device, size_t *on_host) {
+  assumed(SIZES);
+  *on_device = elements * (type == COMPLEX_DOUBLE ? 16 : type == REAL_FLOAT ? 4 : 8);
   *on_host = 0;
-  return as_large_as(0, &ignored);
+  OK;
 }
 
-#define SIZE(name, elements, ...) int cusolverDn##name##_bufferSize(__VA_ARGS__) { return as_large_as(elements, workspace); }
+#define SIZE(name, elements, ...) \
+  int cusolverDn##name##_bufferSize(__VA_ARGS__) { return as_large_as(elements, workspace); }
 #define SIZE_OF_EACH_TYPE(name, elements, ...) \
   SIZE(S##name, elements, __VA_ARGS__) SIZE(D##name, elements, __VA_ARGS__) \
   SIZE(C##name, elements, __VA_ARGS__) SIZE(Z##name, elements, __VA_ARGS__)
@@ -87,6 +90,12 @@ int cusolverDnXsyevBatched_bufferSize(void *handle, void *parameters, int job, i
                                       void *a, int64_t stride, int w_type, void *w, int computed_in, size_t *on_device,
                                       size_t *on_host, int64_t batch) {
   return bytes_as_large_as(n * n * batch, type, on_device, on_host);
+}
+int cusolverDnXgeev_bufferSize(void *handle, void *parameters, int left_job, int right_job, int64_t n, int type,
+                               void *a, int64_t stride, int w_type, void *w, int left_type, void *left,
+                               int64_t left_stride, int right_type, void *right, int64_t right_stride, int computed_in,
+                               size_t *on_device, size_t *on_host) {
+  return bytes_as_large_as(n * n, type, on_device, on_host);
 }
 int cusolverDnXsytrs_bufferSize(void *handle, int triangle, int64_t n, int64_t columns, int type, void *a,
                                 int64_t stride, void *pivots, int b_type, void *b, int64_t b_stride, size_t *on_device,
