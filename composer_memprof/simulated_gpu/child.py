@@ -6,11 +6,12 @@ import types
 
 import wrapt
 
-from composer_memprof.simulated_gpu import ranks
+from composer_memprof.simulated_gpu import operators, ranks
 
 
 def prepare() -> None:
     """Called before the user's code; imports nothing of torch."""
+    wrapt.when_imported('torch')(operators.install)
     if ranks.simulated_ranks() is not None:
         wrapt.when_imported('torch.distributed')(_stand_for_one_rank)
 

@@ -16,12 +16,18 @@ _STARTUP = Path(__file__).with_name('startup')
 
 
 def environment_with(
-    device: Device, *, devices: int = 1, outside: int = 0, base: Optional[Mapping[str, str]] = None
+    device: Device,
+    *,
+    devices: int = 1,
+    outside: int = 0,
+    kept: float = 1.0,
+    base: Optional[Mapping[str, str]] = None,
 ) -> dict[str, str]:
     """The environment with which a child process finds ``devices`` GPUs of this kind, and no real one.
 
     Args:
         outside: bytes of each device's memory that lie outside of torch's allocator.
+        kept: which part of its elements a mask is taken to keep, from 0 to 1; ``nonzero`` and ``unique`` too.
         base: the environment to add to; this process's own by default.
 
     Raises:
@@ -29,7 +35,7 @@ def environment_with(
     """
     environment = dict(os.environ if base is None else base)
     path = library()
-    figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside}
+    figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside, 'kept': kept}
     environment[VARIABLE] = ';'.join(f'{name}={value}' for name, value in figures.items())
     environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path)
     # for those that load the driver by its name

@@ -1,0 +1,114 @@
+"""What a training does beside kernels runs on the simulated GPU: masks, graphs, compilation, the allocator's settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_memprof.simulated_gpu.building import CannotSimulateError
+from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.environment import environment_with
+
+MIB = 1 << 20
+
+
+def on_simulated_gpu(
+    tmp_path: Path, code: str, *, kept: float = 1.0, devices: int = 1, fails: bool = False, **variables: str
+) -> dict[str, Any]:
+    """What the script puts into ``found``, with ``stderr`` and ``notes``."""
+    try:
+        environment = environment_with(find_device('h100-80gb'), devices=devices, kept=kept)
+    except CannotSimulateError as reason:
+        pytest.skip(str(reason))
+    notes = tmp_path / 'notes.txt'
+    script = tmp_path / 'script.py'
+    head = 'import json, torch\nfound = {}\n'
+    script.write_text(f'{head}{textwrap.dedent(code)}\nprint("\\n" + json.dumps(found))\n')
+    environment |= {'SIMULATED_GPU_NOTES': str(notes), **variables}
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert (ran.returncode != 0) == fails, ran.stderr[-4000:]
+    found = {} if fails else json.loads(ran.stdout.splitlines()[-1])
+    return {**found, 'stderr': ran.stderr, 'notes': notes.read_text() if notes.exists() else ''}
+
+
+VALUES = """
+x = torch.zeros(1000, 8, device='cuda')
+mask = torch.zeros(1000, device='cuda', dtype=torch.bool)
+integers = torch.zeros(1000, device='cuda', dtype=torch.long)
+operations = {
+    'index': lambda: x[mask],
+    'nonzero': lambda: torch.nonzero(x),
+    'where': lambda: torch.where(mask)[0],
+    'masked_select': lambda: x.masked_select(x > 0),
+    'index_put': lambda: x.index_put((mask,), torch.zeros(8, device='cuda')),
+    'unique': lambda: torch.unique(integers),
+    'unique with inverse': lambda: torch.unique(integers, return_inverse=True)[1],
+    'unique with counts': lambda: torch.unique(integers, return_counts=True)[1],
+    'unique of rows': lambda: torch.unique(x, dim=0),
+    'unique of rows with counts': lambda: torch.unique(x, dim=0, return_counts=True)[1],
+    'unique of booleans': lambda: torch.unique(mask),
+    'unique_consecutive': lambda: torch.unique_consecutive(integers),
+    'coalesce': lambda: torch.sparse_coo_tensor(integers[None], x, (10, 8)).coalesce().values(),
+    'bincount': lambda: torch.bincount(integers, minlength=64),
+    'repeat_interleave': lambda: x.repeat_interleave(integers, dim=0),
+}
+for name, operation in operations.items():
+    found[name] = list(operation().shape)
+found['bins'] = torch.bincount(integers[:10], minlength=4).tolist()
+found['read after a kernel'] = (torch.nonzero(mask)[:2] + 1).tolist()
+# two routes of a mixture of experts: a loop over masks, and a split by counts
+tokens = torch.zeros(64, 16, device='cuda')
+chosen = torch.zeros(64, device='cuda', dtype=torch.long)
+routed = torch.zeros_like(tokens)
+for expert in range(4):
+    rows = torch.where(chosen == expert)[0]
+    routed.index_add_(0, rows, tokens[rows] * 2)
+counts = torch.bincount(chosen, minlength=4).tolist()
+found['experts'] = [list(part.shape) for part in tokens[chosen.argsort()].split(counts)]
+# what nonzero allocates: the count, CUB's temporaries, the indices
+torch.cuda.memory._record_memory_history()
+rows = torch.nonzero(mask)
+events = torch.cuda.memory._snapshot()['device_traces'][0]
+found['allocated by nonzero'] = [event['size'] for event in events if event['action'] == 'alloc']
+"""
+
+
+@pytest.mark.parametrize('kept', [1.0, 0.5])
+def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: float) -> None:
+    found = on_simulated_gpu(tmp_path, VALUES, kept=kept)
+    rows = int(1000 * kept)
+    assert found['index'] == [rows, 8]
+    assert found['nonzero'] == [8 * rows, 2]
+    assert found['where'] == [rows]
+    assert found['masked_select'] == [8 * rows]
+    assert found['index_put'] == [1000, 8]
+    assert found['unique'] == found['unique with counts'] == found['unique_consecutive'] == [rows]
+    assert found['unique with inverse'] == [1000]
+    assert found['unique of rows'] == found['coalesce'] == [rows, 8]
+    assert found['unique of rows with counts'] == [rows]
+    assert found['unique of booleans'] == [1 if kept == 1 else 2]
+    assert found['bincount'] == [64]
+    assert found['repeat_interleave'] == [1000, 8]
+    assert found['bins'] == [3, 3, 2, 2]
+    assert found['read after a kernel'] == [[0], [0]]
+    assert found['experts'] == [[16, 16]] * 4
+    count, _, indices, _ = found['allocated by nonzero']  # CUB needs a temporary for each of its two steps
+    assert (count, indices) == (4, 8 * rows)
+    assert f'masks, nonzero and unique keep {kept:g} of their elements' in found['notes']
+    assert 'bincount spreads its elements evenly' in found['notes']
+    assert 'repeat_interleave repeats every element once' in found['notes']
