@@ -3,7 +3,7 @@
 #include "simulated_gpu.h"
 #include <sys/mman.h>
 
-enum { MOST_REGIONS = 1 << 18, MOST_DEVICES = 64 };
+enum { MOST_REGIONS = 1 << 18, MOST_DEVICES = 64, MOST_PINNED = 1 << 16 };
 /* The driver's pages. */
 enum { GRANULARITY = 2 << 20 };
 
@@ -113,6 +113,16 @@ int cudaMemGetInfo(size_t *available, size_t *total) {
   OK;
 }
 
+/* The host's memory that is pinned, in no order: torch keeps few large pieces. */
+static struct { const char *start; size_t bytes; } pinned[MOST_PINNED];
+static int pinned_count;
+
+static int pinned_at(const char *address) {
+  for (int i = 0; i < pinned_count; i++)
+    if (address >= pinned[i].start && address < pinned[i].start + pinned[i].bytes) return i;
+  return -1;
+}
+
 int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
   memset(attributes, 0, sizeof *attributes);
   pthread_mutex_lock(&lock);
@@ -121,6 +131,10 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const voi
     attributes->type = cudaMemoryTypeDevice;
     attributes->device = regions[i].device;
     attributes->devicePointer = (void *)address;
+  } else if (pinned_at(address) >= 0) {
+    attributes->type = cudaMemoryTypeHost;
+    attributes->device = current_device();
+    attributes->devicePointer = attributes->hostPointer = (void *)address;
   }
   pthread_mutex_unlock(&lock);
   OK;
@@ -202,14 +216,34 @@ NOTHING(cudaDeviceSetGraphMemAttribute) NOTHING(cudaDeviceGraphMemTrim)
 
 /* -- the host's pinned memory -- */
 
+int cudaHostRegister(void *address, size_t bytes, unsigned flags) {
+  pthread_mutex_lock(&lock);
+  int known = pinned_at(address) >= 0;
+  if (!known && pinned_count < MOST_PINNED) {
+    pinned[pinned_count].start = address;
+    pinned[pinned_count++].bytes = bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  return known ? fail(cudaErrorHostMemoryAlreadyRegistered) : 0;
+}
+int cudaHostUnregister(void *address) {
+  pthread_mutex_lock(&lock);
+  int i = pinned_at(address);
+  if (i >= 0) pinned[i] = pinned[--pinned_count];
+  pthread_mutex_unlock(&lock);
+  return i >= 0 ? 0 : fail(cudaErrorHostMemoryNotRegistered);
+}
 int cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
   *address = aligned_alloc(4096, (bytes + 4095) & ~4095ull);
-  return *address ? 0 : fail(cudaErrorMemoryAllocation);
+  return *address ? cudaHostRegister(*address, bytes, flags) : fail(cudaErrorMemoryAllocation);
 }
 int cudaMallocHost(void **address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
-int cudaFreeHost(void *address) { free(address); OK; }
+int cudaFreeHost(void *address) {
+  if (address) cudaHostUnregister(address);
+  free(address);
+  OK;
+}
 int cudaHostGetDevicePointer(void **on_device, void *on_host, unsigned flags) { *on_device = on_host; OK; }
-NOTHING(cudaHostRegister) NOTHING(cudaHostUnregister)
 
 /* -- the driver's virtual memory, of which torch makes expandable segments -- */
 
