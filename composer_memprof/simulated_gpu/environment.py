@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.simulated_gpu.building import library
+from composer_memprof.simulated_gpu.building import compiler_for_triton, library
 from composer_memprof.simulated_gpu.devices import Device
 
 #: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
@@ -41,6 +41,12 @@ def environment_with(
     # for those that load the driver by its name
     environment['LD_LIBRARY_PATH'] = _before(environment.get('LD_LIBRARY_PATH'), path.parent)
     environment['TRITON_LIBCUDA_PATH'] = str(path.parent)
+    compiler = compiler_for_triton()
+    if compiler is not None:
+        environment['CC'] = str(compiler)
+    # Triton's products would be compiled by the dozen to be timed, and nothing here takes time
+    for operation in ('GEMM', 'CONV'):
+        environment.setdefault(f'TORCHINDUCTOR_MAX_AUTOTUNE_{operation}_BACKENDS', 'ATEN')
     environment['PYTHONPATH'] = _before(environment.get('PYTHONPATH'), _STARTUP)
     environment.pop('CUDA_VISIBLE_DEVICES', None)  # of the machine's own GPUs
     return environment
