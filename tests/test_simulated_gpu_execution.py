@@ -111,3 +111,126 @@ def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: flo
     assert f'masks, nonzero and unique keep {kept:g} of their elements' in found['notes']
     assert 'bincount spreads its elements evenly' in found['notes']
     assert 'repeat_interleave repeats every element once' in found['notes']
+
+
+GRAPHS = """
+def in_pool(pool):
+    return [part for part in torch.cuda.memory_snapshot() if tuple(part['segment_pool_id']) == tuple(pool)]
+
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Dropout(0.1)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+batch = torch.zeros(64, 256, device='cuda')
+
+def step():
+    optimizer.zero_grad()
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(2):
+        step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=side):
+    loss = step()
+graph.replay()
+found['loss'] = loss.item()
+found['in its pool'] = sum(part['total_size'] for part in in_pool(graph.pool()))
+found['where the loss is'] = any(
+    part['address'] <= loss.data_ptr() < part['address'] + part['total_size'] for part in in_pool(graph.pool())
+)
+
+# a second graph in the same pool, and a stream that joins the capture
+joining = torch.cuda.Stream()
+second = torch.cuda.CUDAGraph()
+before = found['in its pool']
+with torch.cuda.graph(second, pool=graph.pool()):
+    joining.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(joining):
+        there = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')
+    torch.cuda.current_stream().wait_stream(joining)
+second.replay()
+found['of the joined stream'] = sum(part['total_size'] for part in in_pool(graph.pool())) - before
+
+graphed = torch.cuda.make_graphed_callables(torch.nn.Linear(256, 256).cuda(), (batch.clone().requires_grad_(),))
+graphed(batch.clone().requires_grad_()).sum().backward()
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        batch.sum().item()
+except RuntimeError as error:
+    found['waiting'] = str(error)
+found['capturing'] = torch.cuda.is_current_stream_capturing()
+"""
+
+
+def test_graphs_are_captured_into_pools_and_replayed(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, GRAPHS)
+    assert found['loss'] == 0
+    assert found['where the loss is'] and found['in its pool'] >= 2 * MIB
+    assert found['of the joined stream'] == 64 * MIB
+    assert 'operation failed due to a previous error during capture' in found['waiting']
+    assert not found['capturing']
+
+
+COMPILED = """
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import flex_attention
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+for mode in ('default', 'reduce-overhead', 'max-autotune-no-cudagraphs'):
+    model = Block().cuda()
+    compiled = torch.compile(model, mode=mode)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.zeros(8, 16, 64, device='cuda')
+    for _ in range(3):
+        with torch.autocast('cuda', torch.bfloat16):
+            loss = compiled(batch).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found[mode] = loss.item()
+queries = torch.zeros(1, 2, 128, 32, device='cuda')
+found['flex'] = list(torch.compile(flex_attention)(queries, queries, queries).shape)
+pools = {tuple(part['segment_pool_id']) for part in torch.cuda.memory_snapshot()}
+found['private pools'] = len(pools - {(0, 0)})
+"""
+
+
+def test_a_compiled_model_trains(tmp_path: Path) -> None:
+    caches = {'TORCHINDUCTOR_CACHE_DIR': str(tmp_path / 'inductor'), 'TRITON_CACHE_DIR': str(tmp_path / 'triton')}
+    found = on_simulated_gpu(tmp_path, COMPILED, TORCHINDUCTOR_COMPILE_THREADS='1', **caches)
+    assert found['default'] == found['reduce-overhead'] == found['max-autotune-no-cudagraphs'] == 0
+    assert found['flex'] == [1, 2, 128, 32]
+    assert found['private pools'] == 1  # that of reduce-overhead
+    assert list((tmp_path / 'triton').rglob('*.cubin'))
+    assert 'the time between any two events is 0.01 ms' in found['notes']
+
+
+def test_ziglang_is_the_compiler_of_triton_where_there_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip('ziglang')
+    device = find_device('h100-80gb')
+    monkeypatch.delenv('CC', raising=False)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setenv('PATH', str(tmp_path))
+    environment = environment_with(device)
+    source, built = tmp_path / 'source.c', tmp_path / 'built.so'
+    source.write_text('int cuInit(unsigned); int init(void) { return cuInit(0); }')
+    libraries = [f'-L{environment["TRITON_LIBCUDA_PATH"]}', '-lcuda']
+    command = [environment['CC'], str(source), '-shared', '-fPIC', *libraries, '-o', str(built)]
+    subprocess.run(command, env={**environment, 'PATH': '/usr/bin:/bin'}, check=True, timeout=200)
+    assert built.exists()
+    monkeypatch.setenv('CC', 'a-compiler')
+    monkeypatch.setattr('composer_memprof.simulated_gpu.environment.library', lambda: tmp_path / 'libcuda.so.1')
+    assert environment_with(device)['CC'] == 'a-compiler'
