@@ -54,6 +54,10 @@ int cuMemGetAddressRange_v2(void **start, size_t *bytes, void *address) { return
 int cuMemGetAddressRange(void **start, size_t *bytes, void *address) { return address_range(start, bytes, address); }
 int cuMemExportToShareableHandle() { return not_simulated("cuMemExportToShareableHandle", NOT_SUPPORTED); }
 int cuMemImportFromShareableHandle() { return not_simulated("cuMemImportFromShareableHandle", NOT_SUPPORTED); }
+int cuMemRetainAllocationHandle() { return not_simulated("cuMemRetainAllocationHandle", NOT_SUPPORTED); }
+int cuMemGetAllocationPropertiesFromHandle() {
+  return not_simulated("cuMemGetAllocationPropertiesFromHandle", NOT_SUPPORTED);
+}
 
 int cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *result) {
   static void *own;

@@ -16,6 +16,7 @@ static int handle_of(long long device, void **handle) {
 }
 
 NOTHING(nvmlInit) NOTHING(nvmlInit_v2) NOTHING(nvmlShutdown)
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA_VERSION; OK; }
 const char *nvmlErrorString(int error) { return error ? "not known to a simulated GPU" : "success"; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = figure("devices"); OK; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { return handle_of(index, handle); }
