@@ -1,7 +1,8 @@
 """One process that stands for one rank among many: nothing is sent, and the other ranks hold what this one holds.
 
-- Every backend's name gets a process group that communicates with nobody (`process_group`).
+- Every backend's name gets a process group that communicates with nobody (`groups`, `process_group`).
 - Objects that are gathered or broadcast are this rank's own (`object_collectives`).
+- A distributed checkpoint contains what this rank holds (`checkpoints`).
 - What takes longer with more ranks in torch is replaced by what does not (`cheap_worlds`).
 - What waits for other ranks outside of torch is told that there are none (`waiting`).
 """
@@ -62,9 +63,10 @@ def install() -> None:
 
     if not distributed.is_available():
         return
-    from composer_memprof.simulated_gpu.ranks import cheap_worlds, object_collectives, process_group, waiting
+    from composer_memprof.simulated_gpu.ranks import cheap_worlds, checkpoints, groups, object_collectives, waiting
 
-    process_group.install()
+    groups.install()
     object_collectives.install()
     cheap_worlds.install()
+    checkpoints.install()
     waiting.install()

@@ -6,7 +6,6 @@ With NCCL, torch sends objects through tensors on the GPU. These are allocated h
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Iterable
 from typing import Any, Optional
 
@@ -38,11 +37,10 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Optional[Any] = N
         return
     ranks = distributed.get_world_size(group)
     pickled = _pickled(obj)
-    sizes = 8 * ranks
-    # the object, its size, all sizes and NCCL's flat copy of them; all objects and the flat copy of them
-    with_tensors = _tensors([len(pickled), 8, sizes, sizes], group)
-    del with_tensors[3:]
-    with_tensors += _tensors([len(pickled) * ranks] * 2, group)
+    held = _tensors([len(pickled), 8, 8 * ranks], group)  # the object, its size, and all sizes
+    _tensors([8 * ranks], group)  # NCCL's flat copy of the sizes
+    held += _tensors([len(pickled) * ranks] * 2, group)  # all objects, and NCCL's flat copy of them
+    del held
     object_list[:] = _copies(pickled, ranks)
 
 
@@ -101,8 +99,12 @@ def _pickled(value: Any) -> bytes:
 
 def _copies(pickled: bytes, count: int) -> list[Any]:
     if len(pickled) * count > _MOST_COPIED:
-        return [pickle.loads(pickled)] * count
-    return [pickle.loads(pickled) for _ in range(count)]
+        return [_unpickled(pickled)] * count
+    return [_unpickled(pickled) for _ in range(count)]
+
+
+def _unpickled(pickled: bytes) -> Any:
+    return distributed_c10d._unpickler(io.BytesIO(pickled)).load()
 
 
 def _tensors(sizes: Iterable[int], group: Optional[Any]) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ class NotReplacedError(RuntimeError):
     """This version of torch lacks what was to be replaced; the message names it."""
 
 
-def replace(module: Any, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
+def replace(module: Any, name: str, replacement: Callable[..., Any]) -> Any:
     """Replace a module's function wherever ``torch`` holds it by now, and return the original.
 
     Modules that import it later get the replacement from where it is defined.
