@@ -342,6 +342,7 @@ def plan(
     vary: Optional[list[str]] = typer.Option(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
     ),
+    changes: bool = typer.Option(True, help='search the largest microbatch, and try what could be changed'),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
@@ -359,7 +360,8 @@ def plan(
 
     device = _device(gpu, memory, compute_capability)
     try:
-        start(config, overrides or [], device, ranks, [parsed_variation(each) for each in vary or []], as_json)
+        grid = [parsed_variation(each) for each in vary or []]
+        start(config, overrides or [], device, ranks, grid, changes, as_json)
     except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None
