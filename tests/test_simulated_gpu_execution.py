@@ -64,6 +64,7 @@ operations = {
     'unique_consecutive': lambda: torch.unique_consecutive(integers),
     'coalesce': lambda: torch.sparse_coo_tensor(integers[None], x, (10, 8)).coalesce().values(),
     'bincount': lambda: torch.bincount(integers, minlength=64),
+    'more than 2**31 elements': lambda: torch.nonzero(torch.empty(3 << 30, dtype=torch.bool, device='cuda')),
     'repeat_interleave': lambda: x.repeat_interleave(integers, dim=0),
 }
 for name, operation in operations.items():
@@ -100,6 +101,7 @@ def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: flo
     assert found['unique with inverse'] == [1000]
     assert found['unique of rows'] == found['coalesce'] == [rows, 8]
     assert found['unique of rows with counts'] == [rows]
+    assert found['more than 2**31 elements'] == [int((3 << 30) * kept), 1], 'counted in three chunks'
     assert found['unique of booleans'] == [1 if kept == 1 else 2]
     assert found['bincount'] == [64]
     assert found['repeat_interleave'] == [1000, 8]
@@ -313,7 +315,6 @@ def test_settings_of_the_allocator_have_their_effect(tmp_path: Path, setting: st
 
 
 BOUNDARY = """
-import gc
 torch.cuda.init()
 free, total = torch.cuda.mem_get_info()
 most = total >> 21 << 21  # torch asks for multiples of 2 MiB
@@ -381,7 +382,7 @@ def test_without_a_cache_every_tensor_is_the_drivers(tmp_path: Path) -> None:
 
 
 DEVICES = """
-import gc
+import ctypes
 first = torch.ones(1 << 20, device='cuda:0')
 second = first.to('cuda:1')
 copied = torch.empty(1 << 20, device='cuda:1').copy_(first)
@@ -419,6 +420,17 @@ runtime.cudaHostRegister(registered.data_ptr(), registered.nbytes, 0)
 found['registered'] = [registered.is_pinned()]
 runtime.cudaHostUnregister(registered.data_ptr())
 found['registered'].append(registered.is_pinned())
+
+driver = ctypes.CDLL('libcuda.so.1')
+value = ctypes.c_void_p()
+found['known to the driver'] = [
+    driver.cuPointerGetAttribute(ctypes.byref(value), 3, ctypes.c_void_p(tensor.data_ptr())) == 0
+    for tensor in (first, pinned, registered)
+]
+clocks = [ctypes.c_int(), ctypes.c_int()]
+for clock, attribute in zip(clocks, (13, 36)):
+    driver.cuDeviceGetAttribute(ctypes.byref(clock), attribute, 0)
+found['clocks'] = [clock.value for clock in clocks]
 """
 
 
@@ -434,6 +446,8 @@ def test_devices_streams_and_pinned_memory(tmp_path: Path) -> None:
     assert found['pinned'] == [True, True, False]
     assert found['copied back'] == list(range(10))
     assert found['registered'] == [True, False]
+    assert found['known to the driver'] == [True, True, False], 'by this Triton refuses tensors of the CPU'
+    assert all(found['clocks']), 'Inductor divides by them'
 
 
 PROCESSES = """
