@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import find_device
@@ -85,6 +86,15 @@ torch.cuda.memory._record_memory_history()
 rows = torch.nonzero(mask)
 events = torch.cuda.memory._snapshot()['device_traces'][0]
 found['allocated by nonzero'] = [event['size'] for event in events if event['action'] == 'alloc']
+# what torch's own repeat_interleave allocates when it is given the size, and what its check adds without
+for size in (1000, None):
+    torch.cuda.memory._record_memory_history(enabled=None)
+    torch.cuda.memory._record_memory_history()
+    torch.repeat_interleave(integers, output_size=size)
+    events = torch.cuda.memory._snapshot()['device_traces'][0]
+    sizes = [event['size'] if event['action'] == 'alloc' else -event['size'] for event in events
+             if event['action'] in ('alloc', 'free_requested')]
+    found[f'repeat_interleave to {size}'] = sizes
 """
 
 
@@ -110,6 +120,9 @@ def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: flo
     assert found['experts'] == [[16, 16]] * 4
     count, _, indices, _ = found['allocated by nonzero']  # CUB needs a temporary for each of its two steps
     assert (count, indices) == (4, 8 * rows)
+    cumsum, temporary, freed, *rest = found['repeat_interleave to 1000']
+    check = [8, -8] if tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 15) else [1000, 1, -1, -1000]
+    assert found['repeat_interleave to None'] == [cumsum, temporary, freed, *check, *rest]
     assert f'masks, nonzero and unique keep {kept:g} of their elements' in found['notes']
     assert 'bincount spreads its elements evenly' in found['notes']
     assert 'repeat_interleave repeats every element once' in found['notes']
