@@ -22,6 +22,7 @@ from composer_memprof.terminal import say, show, show_own_warnings_plainly
 
 if TYPE_CHECKING:
     from composer_memprof.runner import Run
+    from composer_memprof.simulated_gpu.devices import Device
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -251,6 +252,120 @@ def diff(
         typer.echo(json.dumps(dataclasses.asdict(found)))
     else:
         show(diff_text(found))
+
+
+@app.command(context_settings={'ignore_unknown_options': True, 'allow_interspersed_args': False})
+def simulate(
+    command: list[str] = typer.Argument(..., help='what to run, such as: python train.py', metavar='-- COMMAND …'),
+    gpu: str = typer.Option('h100-80gb', help='the kind of GPU', metavar='NAME'),
+    memory: Optional[str] = typer.Option(None, help='a GPU of this size instead, such as 24GB'),
+    compute_capability: str = typer.Option('9.0', help='with --memory'),
+    ranks: Optional[int] = typer.Option(None, min=1, help='stand for one rank among this many'),
+    rank: int = typer.Option(0, min=0, help='which of the ranks'),
+    ranks_per_node: Optional[int] = typer.Option(None, min=1, help='Default: 8, or all if they are fewer'),
+    steps: int = typer.Option(
+        3, min=0, help='end the command after this many optimizer steps; 0: let it end by itself'
+    ),
+    kept: float = typer.Option(1.0, min=0, max=1, help='which part of its elements a mask is taken to keep'),
+    time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
+    folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
+    as_json: bool = typer.Option(
+        False, '--json', help='print the result as JSON; the output of COMMAND goes to stderr'
+    ),
+) -> None:
+    """Run any command on a GPU that is not there, and say whether it fits. Needs no GPU.
+
+    torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros.
+
+    \b
+    Examples:
+      composer-memprof simulate --gpu a100-40gb -- python train.py
+      composer-memprof simulate --ranks 64 -- composer train.py
+    """
+    from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulated_gpu.launchers import NotUnwrappedError
+    from composer_memprof.simulation.run import Simulation, as_one_rank
+    from composer_memprof.simulation.run import simulate as run
+    from composer_memprof.simulation.text import folder_of, next_command, simulation_text
+
+    device = _device(gpu, memory, compute_capability)
+    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept)
+    try:
+        words, what = as_one_rank(command, what)
+    except NotUnwrappedError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    if rank >= (what.ranks or 1):
+        say(f'--rank={rank} must be below the number of ranks, {what.ranks or 1}')
+        raise typer.Exit(2)
+    named = next((word for word in words[1:] if not word.startswith('-')), words[0])
+    kept_in = folder or folder_of(named, device.key)
+    try:
+        result = run(words, what, kept_in, **({'stdout': sys.stderr} if as_json else {}))
+    except CannotSimulateError as error:
+        say(str(error))
+        raise typer.Exit(1) from None
+    except OSError as error:
+        say(f'{words[0]!r} cannot be started: {error.strerror or error}')
+        raise typer.Exit(127) from None
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(result)))
+    else:
+        show(simulation_text(result))
+        if next_command(result):
+            typer.echo(f'Next, try: {next_command(result)}')
+    if result.timed_out:
+        say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
+    raise typer.Exit(result.exit_code)
+
+
+def _device(gpu: str, memory: Optional[str], compute_capability: str) -> Device:
+    from composer_memprof.simulated_gpu.devices import UnknownDeviceError, device_by_hand, find_device
+
+    try:
+        return find_device(gpu) if memory is None else device_by_hand(memory, compute_capability)
+    except UnknownDeviceError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def plan(
+    config: str = typer.Argument(
+        ..., help=f'a YAML file, or a config that ships: {", ".join(shipped_configs())}', metavar='CONFIG'
+    ),
+    overrides: Optional[list[str]] = typer.Argument(None, help='settings to change', metavar='key=value'),
+    gpu: str = typer.Option('h100-80gb', help='the kind of GPU', metavar='NAME'),
+    memory: Optional[str] = typer.Option(None, help='a GPU of this size instead, such as 24GB'),
+    compute_capability: str = typer.Option('9.0', help='with --memory'),
+    ranks: int = typer.Option(1, min=1, help='how many GPUs it trains on'),
+    vary: Optional[list[str]] = typer.Option(
+        None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
+    ),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON'),
+) -> None:
+    """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
+
+    Each figure is that of a trial: two batches on a simulated GPU. Exits with 0 if it fits, with 3 if it does not.
+
+    \b
+    Examples:
+      composer-memprof plan quickstart --gpu t4
+      composer-memprof plan my.yaml --gpu a100-40gb --ranks 8 \\
+        --vary device_train_microbatch_size=1,2,4
+    """
+    from composer_memprof.plan.starting import parsed_variation, start
+    from composer_memprof.simulated_gpu.building import CannotSimulateError
+
+    device = _device(gpu, memory, compute_capability)
+    try:
+        start(config, overrides or [], device, ranks, [parsed_variation(each) for each in vary or []], as_json)
+    except ValueError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    except CannotSimulateError as error:
+        say(str(error))
+        raise typer.Exit(1) from None
 
 
 @contextlib.contextmanager

@@ -176,7 +176,7 @@ def test_cublas_workspace_is_a_category_by_its_function_or_its_size() -> None:
     )
     found = bytes_by_category(content)
     assert found['workspace'] == 33_554_432 + 8_519_680
-    assert found['activation'] == 8_519_680, 'it was freed, which a workspace is not'
+    assert found['activation'] == 8_519_680, 'it was freed later, which a workspace is not'
     on_a_cpu = plain(event('alloc', 512, 8_519_680, [FRAME]), device='cpu')
     assert bytes_by_category(on_a_cpu) == {'unknown': 8_519_680}
 
@@ -186,6 +186,18 @@ def test_a_weight_and_its_gradient_of_that_size_are_no_workspace() -> None:
     step = a_step(ADAM, event('alloc', 1 << 27, size, ADAM), event('alloc', 1 << 28, size, ADAM), size=size)
     for content in (plain(*step, segments=there_before(1, size)), plain(*step[:3], segments=there_before(1, size))):
         assert 'workspace' not in bytes_by_category(content)
+
+
+def test_a_workspace_that_is_allocated_for_each_call_is_freed_by_the_next_event() -> None:
+    size = 8_519_680
+    call = [event('alloc', 1 << 27, size, BACKWARD_THREAD), *freed(1 << 27, size, BACKWARD_THREAD)]
+    step = a_step(ADAM)
+    steps = [*step[:3], *call, *step[3:-2], *call, *step[-2:]]
+    rule = ('workspace', "exactly as large as cuBLAS' workspace, freed by the next event")
+    assert bytes_by_rule(plain(*steps))[rule] == size
+    added_to_another = bytes_by_category(plain(*steps, segments=there_before(1, size)))
+    assert 'workspace' not in added_to_another, 'a weight has that size, so it may be a gradient'
+    assert 'workspace' not in bytes_by_category(plain(*steps, *call[:1])), 'kept'
 
 
 def test_the_copies_of_autocast_are_named() -> None:

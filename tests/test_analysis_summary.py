@@ -62,7 +62,7 @@ def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
     write_summary(read_snapshot(the_content()), Path('x.summary.json'))
     summary = json.loads(Path('x.summary.json').read_text())
     assert set(summary) == {'meta', 'error', 'oom', 'devices', 'devices_left_out', 'version'}
-    assert set(summary['meta']) == {'device', 'torch', 'recorder', 'rank'}
+    assert set(summary['meta']) == {'device', 'torch', 'recorder', 'rank', 'simulated'}
     assert set(summary['oom']) == {
         *('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message'),
         *('events', 'batch', 'phase', 'asked'),

@@ -19,13 +19,16 @@ ROOMS = {
     'messages': {'vocabulary'},
     'examples': {'messages'},
     'terminal': {'messages', 'vocabulary'},
+    'simulated_gpu': {'messages'},
     'schedule': {'messages', 'vocabulary'},
-    'recorders': {'messages', 'signals', 'vocabulary'},
-    'artifacts': {'messages', 'signals', 'vocabulary'},
+    'recorders': {'messages', 'signals', 'simulated_gpu', 'vocabulary'},
+    'artifacts': {'messages', 'signals', 'simulated_gpu', 'vocabulary'},
     'analysis': {'artifacts', 'messages', 'recorders', 'vocabulary'},
-    'report': {'analysis', 'artifacts', 'messages', 'recorders', 'vocabulary'},
+    'report': {'analysis', 'artifacts', 'messages', 'recorders', 'simulated_gpu', 'vocabulary'},
     'callbacks': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'schedule', 'signals', 'vocabulary'},
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'schedule', 'vocabulary'},
+    'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
+    'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
 }
 
@@ -128,14 +131,15 @@ def test_no_module_imports_a_private_name_of_another() -> None:
     assert found == []
 
 
-def test_only_the_folder_and_push_write_to_a_manifest() -> None:
+def test_only_the_folder_push_and_simulations_write_to_a_manifest() -> None:
     users = {
         module
         for module, tree in trees().items()
         for source, name in imported_names(tree)
         if source == f'{ROOT.name}.artifacts.manifest' and name in ('Manifest', 'append_line')
     }
-    assert users == {f'{ROOT.name}.artifacts.folder', f'{ROOT.name}.artifacts.push'}
+    writers = ('artifacts.folder', 'artifacts.push', 'simulation.snapshot_files')
+    assert users == {f'{ROOT.name}.{writer}' for writer in writers}
 
 
 def test_only_the_table_of_codecs_has_their_suffixes() -> None:

@@ -12,9 +12,11 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Optional
+
+from composer_memprof.simulated_gpu.this_process import simulated_device
 
 try:
     import fcntl
@@ -40,6 +42,7 @@ class Entry:
         epoch (int): at which it was saved.
         batch (int): at which it was saved.
         status (str): ``open`` (it grows), ``saved``, ``uploaded``, ``failed`` or ``removed``.
+        simulated (str, optional): the simulated GPU that it was recorded on; the line has no such key for a real one.
     """
 
     kind: str
@@ -52,6 +55,14 @@ class Entry:
     epoch: int
     batch: int
     status: Status
+    simulated: Optional[str] = field(default_factory=simulated_device)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the line has it."""
+        values = asdict(self)
+        if self.simulated is None:
+            del values['simulated']
+        return values
 
 
 class Manifest:
@@ -97,7 +108,7 @@ class Manifest:
 
     def append(self, entry: Entry) -> None:
         """Write a line through to the disk."""
-        line = json.dumps(asdict(entry)) + '\n'
+        line = json.dumps(entry.as_dict()) + '\n'
         with self._lock:
             file = self._descriptor()
             os.write(file, line.encode())
@@ -174,14 +185,15 @@ def read_manifest(path: Path) -> list[Entry]:
 def _parse(line: str) -> Optional[Entry]:
     try:
         record: Any = json.loads(line)
-        entry = Entry(**{field.name: record[field.name] for field in fields(Entry)})
+        given = {field.name: record[field.name] for field in fields(Entry) if field.name != 'simulated'}
+        entry = Entry(**given, simulated=record.get('simulated'))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     texts = (entry.kind, entry.path, entry.run_name, entry.status)
     numbers = (entry.rank, entry.epoch, entry.batch)
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
         return None
-    if entry.remote is not None and not isinstance(entry.remote, str):
+    if any(text is not None and not isinstance(text, str) for text in (entry.remote, entry.simulated)):
         return None
     return entry
 

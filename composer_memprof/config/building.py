@@ -28,8 +28,16 @@ from composer_memprof.config.registries import (
 from composer_memprof.messages import allowed_are, logger, must_be, nearest, warn
 
 
-def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination] = ()) -> Trainer:
-    """The Trainer of a loaded config, with further ``loggers``.
+def build_trainer(
+    config: Mapping[str, Any],
+    loggers: Sequence[LoggerDestination] = (),
+    callbacks: Sequence[Callback] = (),
+    make_model: Callable[[Callable[[], Any]], Any] = lambda build: build(),
+) -> Trainer:
+    """The Trainer of a loaded config, with further ``loggers`` and ``callbacks``.
+
+    Args:
+        make_model (Callable): called with a function that builds the model; returns what the Trainer gets.
 
     Raises:
         ConfigError: naming the key, the value and what is allowed.
@@ -37,14 +45,14 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
     _set_log_level(config.get('python_log_level'))
     if isinstance(config.get('seed'), int):
         seed_all(config['seed'])  # for the model's first weights: the Trainer seeds after the model is built
-    callbacks = _build_each(config, 'callbacks', ALL_CALLBACKS)
-    _check_stages(config, callbacks)
+    own_callbacks = _build_each(config, 'callbacks', ALL_CALLBACKS)
+    _check_stages(config, own_callbacks)
     own_loggers = _build_each(config, 'loggers', LOGGERS)
     algorithms = _build_each(config, 'algorithms', ALGORITHMS)
     profiler = _build_profiler(config.get('profiler'))
     train_loader = _build_named(config, 'train_loader', LOADERS)
     eval_loader = _build_named(config, 'eval_loader', LOADERS)
-    model = _build_named(config, 'model', MODELS)
+    model = make_model(lambda: _build_named(config, 'model', MODELS))
     optimizer = _build_named(config, 'optimizer', OPTIMIZERS, model.parameters())
     scheduler = _build_named(config, 'scheduler', SCHEDULERS)
     rest = {key: value for key, value in config.items() if key not in BUILT}
@@ -57,7 +65,7 @@ def build_trainer(config: Mapping[str, Any], loggers: Sequence[LoggerDestination
             eval_dataloader=eval_loader,
             optimizers=optimizer,
             schedulers=scheduler,
-            callbacks=list(callbacks.values()),
+            callbacks=[*own_callbacks.values(), *callbacks],
             loggers=[*own_loggers.values(), *loggers],
             algorithms=list(algorithms.values()),
             profiler=profiler,

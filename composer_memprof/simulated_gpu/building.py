@@ -40,7 +40,7 @@ _FAILS_QUIETLY = ('cupti',)
 # What the real libraries do without a device: versions, texts, compilation, tracing and files.
 _LEFT_TO_THE_LIBRARIES = (
     *('cudnnGetVersion', 'cudnnGetCudartVersion', 'cudnnGetErrorString', 'cudnnGetLastErrorString', 'cudnnGetProperty'),
-    *('cublasLtGetVersion', 'cublasGetVersion', 'cuFile', 'curand', 'nccl', 'nvrtc'),
+    *('cublasLtGetVersion', 'cublasGetVersion', 'cusparseGetErrorString', 'cuFile', 'curand', 'nccl', 'nvrtc'),
 )
 
 

@@ -154,7 +154,8 @@ def find_device(name: str) -> Device:
     words = _SHORT_NAMES.get(words, words)
     if words in _DEVICES:
         return _DEVICES[words]
-    nearest = difflib.get_close_matches(words, _DEVICES, n=1, cutoff=0.3)
+    longer = [key for key in _DEVICES if key.startswith(words)]
+    nearest = longer[:1] or difflib.get_close_matches(words, _DEVICES, n=1, cutoff=0.3)
     hint = f'; the nearest is {nearest[0]}' if nearest else ''
     raise UnknownDeviceError(f'there is no GPU named {name!r}{hint}. Choose one of {", ".join(_DEVICES)}')
 

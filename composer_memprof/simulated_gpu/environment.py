@@ -9,9 +9,8 @@ from typing import Optional
 
 from composer_memprof.simulated_gpu.building import compiler_for_triton, library
 from composer_memprof.simulated_gpu.devices import Device
+from composer_memprof.simulated_gpu.this_process import VARIABLE
 
-#: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
-VARIABLE = 'SIMULATED_GPU'
 _STARTUP = Path(__file__).with_name('startup')
 
 
@@ -54,13 +53,3 @@ def environment_with(
 
 def _before(others: Optional[str], path: Path) -> str:
     return ':'.join(filter(None, [str(path), others]))
-
-
-def simulated_device() -> Optional[str]:
-    """The key of the GPU that this process runs on if it is a simulated one, else None.
-
-    >>> simulated_device() is None
-    True
-    """
-    figures = os.environ.get(VARIABLE, '')
-    return dict(part.split('=', 1) for part in figures.split(';') if '=' in part).get('key')

@@ -180,11 +180,26 @@ class _Facts:
     # -- sizes
 
     @cached_property
+    def _as_large_as_a_workspace(self) -> np.ndarray:
+        on_cpu = self._snapshot.meta.device == 'cpu'
+        return self._nothing if on_cpu else np.isin(self._blocks.requested, _WORKSPACE_BYTES)
+
+    @cached_property
+    def is_workspace_of_a_call(self) -> np.ndarray:
+        """As large as a workspace and freed by the next event, as is every block of that size: a weight would be kept.
+
+        Torch 2.15 allocates a workspace for each call; before, it kept one.
+        """
+        same, blocks = self._as_large_as_a_workspace, self._blocks
+        at_once = ~self.allocated_before & self.freed & (blocks.freed == blocks.start + 1)
+        return same if at_once[same].all() else self._nothing
+
+    @cached_property
     def has_workspace_size(self) -> np.ndarray:
         """As large as a workspace and not freed, of a size that no gradient or tensor of an optimizer has."""
-        same = np.isin(self._blocks.requested, _WORKSPACE_BYTES)
+        same = self._as_large_as_a_workspace
         of_weights = same & (self.allocated_by(stack_kinds.OPTIMIZER) | (self.allocated_in_backward & self.freed))
-        if self._snapshot.meta.device == 'cpu' or of_weights.any():
+        if of_weights.any():
             return self._nothing
         kept = same & ~self.freed
         made = kept & (self.allocated_in_forward | self.allocated_in_backward)
@@ -275,6 +290,11 @@ _RULES = (
     # By stacks and sizes, whatever the phase.
     _Rule(WORKSPACE, 'by stack: allocated by cuBLAS for itself', lambda of: of.allocated_by(stack_kinds.WORKSPACE)),
     _Rule(WORKSPACE, "exactly as large as cuBLAS' workspace, not freed", lambda of: of.has_workspace_size),
+    _Rule(
+        WORKSPACE,
+        "exactly as large as cuBLAS' workspace, freed by the next event",
+        lambda of: of.is_workspace_of_a_call,
+    ),
     _Rule(AUTOCAST_COPY, 'by stack: freed when autocast ended', lambda of: of.freed_by(stack_kinds.AUTOCAST_EXIT)),
     _Rule(
         AUTOCAST_COPY,

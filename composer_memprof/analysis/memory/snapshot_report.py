@@ -149,6 +149,10 @@ def _at_failure(snapshot: Snapshot, history: DeviceHistory, attribution: Attribu
 def notes_of(snapshot: Snapshot) -> list[str]:
     """What the snapshot can't show, and why."""
     notes = []
+    if snapshot.meta.simulated:
+        notes.append(
+            f'simulated: {snapshot.meta.simulated}. No kernel has run; sizes are real, times and values are not.'
+        )
     if snapshot.notes_version > VERSION:
         notes.append(
             f'A newer composer_memprof made this snapshot (version {snapshot.notes_version} of its notes, known here is '

@@ -184,12 +184,21 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Meta:
-    """The origin of a snapshot. ``device`` is ``'cpu'`` or ``'cuda'``. All are empty if another program wrote it."""
+    """The origin of a snapshot. All are empty if another program wrote it.
+
+    Args:
+        device (str): ``'cpu'`` or ``'cuda'``.
+        torch (str): its version.
+        recorder (str): ``'allocator_history'`` or ``'profiler'``.
+        rank (int, optional): global rank.
+        simulated (str): the simulated GPU that it was recorded on, such as ``'h100-80gb'``; ``''`` for a real device.
+    """
 
     device: str = ''
     torch: str = ''
     recorder: str = ''
     rank: Optional[int] = None
+    simulated: str = ''
 
 
 @dataclass(frozen=True)

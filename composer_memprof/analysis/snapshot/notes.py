@@ -100,7 +100,8 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
 
 def _meta(notes: dict[str, Any]) -> Meta:
     rank = _whole_or_none(notes, 'rank')
-    return Meta(text(notes, 'device'), text(notes, 'torch'), text(notes, 'recorder'), rank)
+    simulated = text(notes, 'simulated')
+    return Meta(text(notes, 'device'), text(notes, 'torch'), text(notes, 'recorder'), rank, simulated)
 
 
 def _phases(notes: dict[str, Any]) -> Phases:

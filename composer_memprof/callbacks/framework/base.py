@@ -10,6 +10,7 @@ import enum
 import weakref
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Optional
@@ -200,7 +201,7 @@ class ProfilingCallback(StageEvents):
 
     def _stage_head(self, state: State) -> StageHead:
         """The first fields of a report of one stage."""
-        return StageHead(**self._head(state).as_dict(), stage=self._stage)
+        return StageHead(**asdict(self._head(state)), stage=self._stage)
 
     @classmethod
     def why_unavailable(cls) -> list[str]:

@@ -7,8 +7,10 @@ Needs no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Optional
+
+from composer_memprof.simulated_gpu.this_process import simulated_device
 
 #: The snapshot's key for the notes.
 KEY = 'composer_memprof'
@@ -65,6 +67,7 @@ class SnapshotNotes:
         error (str, optional): the error that ended the training.
         oom (OutOfMemory, optional): the allocation that failed.
         version (int): of this format.
+        simulated (str, optional): the key of the simulated GPU that it was recorded on, such as ``h100-80gb``.
     """
 
     device: str
@@ -80,6 +83,7 @@ class SnapshotNotes:
     error: Optional[str] = None
     oom: Optional[OutOfMemory] = None
     version: int = VERSION
+    simulated: Optional[str] = field(default_factory=simulated_device)
 
     def with_failure(self, failure: Optional[Failure]) -> SnapshotNotes:
         """These notes with the failure that the snapshot was taken for, if any."""

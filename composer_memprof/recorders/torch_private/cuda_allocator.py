@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
 from composer_memprof.recorders.torch_private import private
 
 #: ``(enabled, context=…, stacks=…, max_entries=…)``: start recording, or stop with ``None``.
@@ -14,3 +19,15 @@ memory_stats = private('torch._C._cuda_memoryStats', module=__name__)
 attach_out_of_memory_observer = private('torch._C._cuda_attach_out_of_memory_observer', module=__name__)
 #: ``(function)``: call it once CUDA is started; now, if it is.
 call_when_started = private('torch.cuda._lazy_call', module=__name__)
+#: What :data:`record_memory_history` calls: ``(enabled, context, stacks, max_entries)``.
+_set_history = private('torch._C._cuda_record_memory_history', module=__name__)
+
+
+def call_when_history_is_set(function: Callable[[], None]) -> None:
+    """Call ``function`` each time that anyone starts or stops the recording. It can't be undone."""
+
+    def set_history(*arguments: Any) -> Any:
+        function()
+        return _set_history(*arguments)
+
+    torch._C._cuda_record_memory_history = set_history  # type: ignore[assignment]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from composer_memprof.simulated_gpu.this_process import simulated_device
+
 
 class Head:
     """The first fields of a report. Subclasses are dataclasses."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As written to JSON."""
-        return asdict(self)  # type: ignore[call-overload]
+        """As written to JSON; with the key ``simulated`` on a simulated GPU, and only there."""
+        device = simulated_device()
+        return {**asdict(self), **({} if device is None else {'simulated': device})}  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)

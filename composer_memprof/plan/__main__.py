@@ -1,0 +1,56 @@
+"""The process of ``composer-memprof plan``, which already runs on the simulated GPU: ``python -m composer_memprof.plan``.
+
+Its one argument is what the command was asked, as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+from composer_memprof.config import ConfigError
+from composer_memprof.plan.planning import plan
+from composer_memprof.plan.text import plan_text
+from composer_memprof.plan.trial import Trial
+from composer_memprof.terminal import say, show
+
+#: Exit codes: it fits, it does not run, bad usage, it does not fit.
+FITS, FAILS, USAGE, DOES_NOT_FIT = range(4)
+
+
+def main(asked: dict[str, Any]) -> int:
+    """Plan what was asked, print it, and return the exit code."""
+    base = Trial(overrides=tuple(asked['overrides']), ranks=asked['ranks'], allocator=asked['allocator'])
+    try:
+        found = plan(
+            asked['config'],
+            base,
+            asked['device'],
+            changes=not asked['vary'],
+            vary=[(key, values) for key, values in asked['vary']],
+            report=lambda what: _report(f'trying: {what}'),
+        )
+    except ConfigError as error:
+        say(str(error))
+        return USAGE
+    _report('')
+    if asked['as_json']:
+        print(json.dumps(dataclasses.asdict(found)))
+    else:
+        show(plan_text(found))
+    if found.outcome.error:
+        return FAILS
+    return FITS if found.fits else DOES_NOT_FIT
+
+
+def _report(line: str) -> None:
+    """Show what is tried, on a terminal only, in the place of the line before."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f'\r\033[K{line}')
+        sys.stderr.flush()
+
+
+if __name__ == '__main__':
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,60 @@
+"""Runs each trial in a process of its own: forked, so that the imports, which take most of the time, are made once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from composer_memprof.plan.running import run_trial
+from composer_memprof.plan.trial import Outcome, Share, Trial
+
+
+def outcome_of(config: str, trial: Trial) -> Outcome:
+    """Run a trial in a forked process. What it prints is not shown."""
+    with tempfile.TemporaryDirectory(prefix='plan-') as folder:
+        answer, log = Path(folder) / 'answer.json', Path(folder) / 'log'
+        child = os.fork()
+        if child == 0:
+            _run_and_leave(config, trial, folder, answer, log)
+        try:
+            _, status = os.waitpid(child, 0)
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        if not answer.exists():
+            code = os.waitstatus_to_exitcode(status)
+            lines = log.read_text(errors='replace').strip().splitlines()
+            return Outcome(error=f'the trial ended with code {code}: {lines[-1][:200] if lines else "no message"}')
+        return _read(json.loads(answer.read_text()))
+
+
+def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Path) -> None:
+    """In the child: never returns."""
+    code = 1
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        sys.path.insert(0, os.getcwd())
+        outcome = run_trial(os.path.abspath(config) if os.path.exists(config) else config, trial)
+        answer.write_text(json.dumps(dataclasses.asdict(outcome)))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)  # the parent's exit handlers are not the child's
+
+
+def _read(values: dict[str, Any]) -> Outcome:
+    for name in ('categories', 'modules'):
+        values[name] = [Share(**each) for each in values[name]]
+    return Outcome(**values)

@@ -1,0 +1,67 @@
+"""Starts ``plan`` in this process's place: the simulated GPU must be there before Python starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from composer_memprof.simulated_gpu.devices import Device
+from composer_memprof.simulated_gpu.environment import environment_with
+from composer_memprof.simulated_gpu.outside import outside_of
+
+
+def start(
+    config: str,
+    overrides: Sequence[str],
+    device: Device,
+    ranks: int,
+    vary: Sequence[tuple[str, Sequence[str]]],
+    as_json: bool,
+) -> NoReturn:
+    """Replace this process by one on the simulated GPU that makes the plan.
+
+    Raises:
+        CannotSimulateError: where no GPU can be simulated.
+    """
+    outside = outside_of(device, ranks)
+    environment = environment_with(device, devices=min(2 * ranks, 8), outside=outside.bytes)
+    # These messages help nobody here.
+    quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
+    asked = {
+        'config': config,
+        'overrides': list(overrides),
+        'ranks': ranks,
+        'allocator': os.environ.get('PYTORCH_CUDA_ALLOC_CONF', ''),
+        'device': {'gpu': device.key, 'total': device.total_memory, 'outside': dataclasses.asdict(outside)},
+        'vary': list(vary),
+        'as_json': as_json,
+    }
+    sys.stdout.flush()
+    command = [sys.executable, '-m', 'composer_memprof.plan', json.dumps(asked)]
+    os.execve(sys.executable, command, {**environment, **quiet})  # noqa: S606 (no shell is wanted)
+
+
+def parsed_variation(text: str) -> tuple[str, list[str]]:
+    """``key=a,b,c`` as the key and its values. Commas within brackets separate nothing.
+
+    >>> parsed_variation('optimizer={name:sgd,lr:1},{name:adamw}')
+    ('optimizer', ['{name:sgd,lr:1}', '{name:adamw}'])
+
+    Raises:
+        ValueError: if it is not of this form.
+    """
+    key, found, rest = text.partition('=')
+    if not found or not key or not rest:
+        raise ValueError(f'--vary={text!r} must be key=value,value,…, such as device_train_microbatch_size=1,2,4')
+    values, depth = [''], 0
+    for letter in rest:
+        depth += (letter in '{[(') - (letter in '}])')
+        if letter == ',' and depth == 0:
+            values.append('')
+        else:
+            values[-1] += letter
+    return key, values

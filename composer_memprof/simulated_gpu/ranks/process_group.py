@@ -1,0 +1,257 @@
+"""A process group that communicates with nobody.
+
+Every collective is done at once, as if all ranks held what this rank holds:
+
+- a gathered tensor is this rank's own in each place;
+- a sum is this rank's own times the number of ranks; a mean, a minimum and a maximum are its own;
+- a broadcast and a received tensor stay what they are.
+
+Values are computed for tensors on the CPU, and for small ones on a GPU: numbers of samples, flags, sizes. Larger ones
+on a GPU keep what they hold, since no kernel runs there.
+
+NCCL's own use of torch's allocator is repeated: the flat copy of a list of tensors, and the tensor of a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Optional
+
+import torch
+from torch import distributed
+from torch._C._distributed_c10d import ReduceOp, Work
+from torch.distributed import distributed_c10d
+from torch.futures import Future
+
+#: Bytes of a tensor on a GPU up to which its values are computed, on the host.
+_SMALL = 4096
+
+
+class SimulatedProcessGroup(distributed.ProcessGroup):
+    """One rank of a group whose other ranks are not there."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._own_rank = rank
+        self._ranks = size
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        self._reduce(tensors, opts)
+        return _Done(tensors)
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]
+        if opts.rootRank == self._own_rank:
+            self._reduce(tensors, opts)
+        return _Done(tensors)
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        return _Done(tensors)
+
+    def allgather(  # type: ignore[override]
+        self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        self._flat_copy(outputs[0])
+        _fill(outputs[0], inputs[0])
+        return _Done(outputs[0])
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for gathered in outputs:
+            for output, own in zip(gathered, inputs, strict=True):
+                _fill([output], own)
+        return _Done([output for gathered in outputs for output in gathered])
+
+    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
+        _write(output, lambda: _on_host(own).reshape(1, -1).expand(self._ranks, -1).reshape(output.shape))
+        return _Done([output])
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, own in zip(outputs, inputs, strict=True):
+            self._allgather_base(output, own)
+        return _Done(outputs)
+
+    def gather(  # type: ignore[override]
+        self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for gathered in outputs:  # none but on the root
+            _fill(gathered, inputs[0])
+        return _Done([])
+
+    def scatter(  # type: ignore[override]
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        for scattered in inputs:  # none but on the root
+            _fill(outputs, scattered[self._own_rank])
+        return _Done(outputs)
+
+    def reduce_scatter(  # type: ignore[override]
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        self._flat_copy(inputs[0])
+        for output, scattered in zip(outputs, inputs, strict=True):
+            _fill([output], scattered[self._own_rank])
+        self._reduce(outputs, opts)
+        return _Done(outputs)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Work:
+        _write(output, lambda: _on_host(whole).reshape(self._ranks, -1)[self._own_rank].reshape(output.shape))
+        self._reduce([output], opts)
+        return _Done([output])
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, whole in zip(outputs, inputs, strict=True):
+            self._reduce_scatter_base(output, whole, opts)
+        return _Done(outputs)
+
+    def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        for output in outputs:
+            if output.shape == inputs[self._own_rank].shape:
+                _fill([output], inputs[self._own_rank])
+        return _Done(outputs)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: Optional[Sequence[int]] = None,
+        input_sizes: Optional[Sequence[int]] = None,
+        opts: Any = None,
+    ) -> Work:
+        _write(output, lambda: self._exchanged(output, _on_host(whole), output_sizes, input_sizes))
+        return _Done([output])
+
+    def _exchanged(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: Optional[Sequence[int]],
+        input_sizes: Optional[Sequence[int]],
+    ) -> torch.Tensor:
+        """From each rank the part for this rank; zeros where the sizes say that other ranks hold more."""
+        each = len(whole) // self._ranks
+        own = whole.split(list(input_sizes or [each] * self._ranks))[self._own_rank]
+        received = torch.zeros_like(output, device='cpu')
+        for part in received.split(list(output_sizes or [each] * self._ranks)):
+            count = min(len(part), len(own))
+            part[:count] = own[:count]
+        return received
+
+    def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        return _Done(tensors)
+
+    def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> Work:
+        return _Done(tensors, source=src)
+
+    def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work:
+        return _Done(tensors, source=(self._own_rank - 1) % self._ranks)
+
+    def barrier(self, opts: Any = None) -> Work:
+        if self._is_nccl():
+            torch.zeros(1, device='cuda')
+        return _Done([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        return None
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        return None
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        return _Done([])
+
+    # torch 2.15's names
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+
+    def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
+        operation = ReduceOp.SUM if opts is None else opts.reduceOp
+        for tensor in tensors:
+            reduced = _reduction(operation, self._ranks)
+            if reduced is not None:
+                _write(tensor, lambda own=tensor, reduced=reduced: reduced(_on_host(own)))  # type: ignore[misc]
+
+    def _flat_copy(self, tensors: Sequence[torch.Tensor]) -> None:
+        """NCCL gathers into one tensor and copies from there; it does so only if all are of one size."""
+        if self._is_nccl() and tensors[0].is_cuda and len({tensor.shape for tensor in tensors}) == 1:
+            tensors[0].new_empty((len(tensors), *tensors[0].shape))
+
+    def _is_nccl(self) -> bool:
+        return 'cuda:nccl' in distributed_c10d._world.pg_backend_config.get(self, '')
+
+
+class _Done(Work):
+    """A collective that is finished. Its future holds the tensors, as DDP's reducer expects."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], source: int = -1) -> None:
+        super().__init__()
+        self._tensors = list(tensors)
+        self._source = source
+
+    def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def source_rank(self) -> int:
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[Any]:
+        devices = list({tensor.device for tensor in self._tensors if tensor.is_cuda})
+        future: Future[Any] = Future(devices=devices)  # type: ignore[arg-type]
+        future.set_result(self._tensors)
+        return future
+
+
+def _reduction(operation: Any, ranks: int) -> Optional[Callable[[torch.Tensor], torch.Tensor]]:
+    """What becomes of a tensor that all ranks hold; None if it stays the same."""
+    if operation == ReduceOp.SUM:
+        return lambda own: own * ranks
+    if operation == ReduceOp.PRODUCT:
+        return lambda own: own**ranks
+    if operation == ReduceOp.BXOR and ranks % 2 == 0:
+        return torch.zeros_like
+    return None
+
+
+def _fill(outputs: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+    for output in outputs:
+        if output.shape == own.shape:
+            _write(output, lambda: _on_host(own))
+
+
+def _write(output: torch.Tensor, values: Callable[[], torch.Tensor]) -> None:
+    """Write the values into the output, if anybody can read them there."""
+    if output.device.type == 'cuda' and (output.nbytes > _SMALL or torch.cuda.is_current_stream_capturing()):
+        return
+    # The real ones write below autograd, which sees neither the copy nor a new version of the tensor.
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        output.copy_(values())
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's values without a kernel, after which nothing could be read back from the device."""
+    return tensor.cpu() if tensor.device.type == 'cuda' else tensor

@@ -1,0 +1,1 @@
+"""Runs on a simulated GPU: any command, and what its memory came to."""

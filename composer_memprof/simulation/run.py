@@ -1,0 +1,194 @@
+"""Runs a command on a simulated GPU and collects what its processes left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.simulated_gpu import ranks as simulated_ranks
+from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
+from composer_memprof.simulated_gpu.devices import Device
+from composer_memprof.simulated_gpu.environment import environment_with
+from composer_memprof.simulated_gpu.launchers import unwrapped
+from composer_memprof.simulated_gpu.outside import Outside, outside_of
+from composer_memprof.simulation.peaks import FOLDER_VARIABLE, STEPS_VARIABLE, ProcessPeaks, read_peaks
+
+#: After the time limit, seconds until the command is killed.
+_GRACE_S = 20.0
+_NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """What is simulated.
+
+    Attributes:
+        device: the kind of GPU.
+        ranks: how many processes the command stands among; None for a command that is no distributed one.
+        rank: which of them it is.
+        ranks_per_node: and as many devices. Default: 8, or ``ranks`` if they are fewer.
+        steps: optimizer steps until the command is ended; 0 lets it go on.
+        time_limit: seconds until it is ended; 0 for none.
+        kept: which part of its elements a mask is taken to keep.
+    """
+
+    device: Device
+    ranks: Optional[int] = None
+    rank: int = 0
+    ranks_per_node: Optional[int] = None
+    steps: int = 3
+    time_limit: float = 0
+    kept: float = 1.0
+
+    @property
+    def outside(self) -> Outside:
+        """What lies outside of torch's allocator on each device."""
+        return outside_of(self.device, self.ranks or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationResult:
+    """What a simulated command used, in bytes.
+
+    Attributes:
+        gpu: the key of the device.
+        total: the device's memory.
+        available: of it, what torch's allocator can have.
+        outside: allowances for what lies outside of the allocator, by what they are for.
+        processes: those that used a GPU, the one that reserved most first.
+        exit_code: the command's.
+        timed_out: whether the time limit ended it.
+        assumed: what the figures rest on, one sentence each.
+        not_simulated: functions that were called and failed.
+    """
+
+    gpu: str
+    total: int
+    available: int
+    outside: dict[str, int]
+    ranks: int
+    rank: int
+    processes: list[ProcessPeaks]
+    exit_code: int
+    timed_out: bool
+    assumed: list[str]
+    not_simulated: list[str]
+
+    @property
+    def fits(self) -> bool:
+        """True if no allocation failed."""
+        return not any(process.out_of_memory for process in self.processes)
+
+
+def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: Any) -> SimulationResult:
+    """Run a command on a simulated GPU, in an environment of its own; its output goes where this process's goes.
+
+    Args:
+        command: the program and its arguments.
+        folder: for the snapshot of each process, and for nothing else; need not exist.
+        streams: ``stdout`` and ``stderr``, as :class:`subprocess.Popen` takes them.
+
+    Raises:
+        CannotSimulateError: where no GPU can be simulated.
+        OSError: if the command can't be started.
+    """
+    with tempfile.TemporaryDirectory(prefix='simulated-gpu-') as temporary:
+        notes = Path(temporary) / 'notes'
+        environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
+        environment[FOLDER_VARIABLE] = str(folder.absolute())
+        environment[STEPS_VARIABLE] = str(what.steps)
+        code, timed_out = _run(command, environment, what.time_limit, streams)
+        lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
+    return SimulationResult(
+        gpu=what.device.key,
+        total=what.device.total_memory,
+        available=what.device.total_memory - what.outside.bytes,
+        outside=dataclasses.asdict(what.outside),
+        ranks=what.ranks or 1,
+        rank=what.rank,
+        processes=read_peaks(folder) if folder.exists() else [],
+        exit_code=code,
+        timed_out=timed_out,
+        assumed=_after('assumed: ', lines),
+        not_simulated=_after('not simulated: ', lines),
+    )
+
+
+def _environment(what: Simulation) -> dict[str, str]:
+    launched = {}
+    if what.ranks is not None:
+        launched = simulated_ranks.environment(what.ranks, what.rank, what.ranks_per_node)
+    devices = int(launched.get('LOCAL_WORLD_SIZE', '1'))
+    environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
+    return {**environment, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
+
+
+def _after(start: str, lines: list[str]) -> list[str]:
+    return [line.removeprefix(start) for line in lines if line.startswith(start)]
+
+
+def _run(
+    command: Sequence[str], environment: dict[str, str], time_limit: float, streams: dict[str, Any]
+) -> tuple[int, bool]:
+    """The exit code as a shell would have it, and whether time ran out."""
+    # a group of its own, so that nothing that it started stays behind
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
+    timed_out = False
+    with _signals_passed_on(process):
+        try:
+            code = process.wait(time_limit or None)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            _send(process, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+    _send(process, signal.SIGKILL)
+    code = process.wait()
+    return (128 - code if code < 0 else code), timed_out
+
+
+@contextlib.contextmanager
+def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    before = {
+        number: signal.signal(number, lambda number, frame: _send(process, number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Simulation]:
+    """The command of one rank, where the command is a launcher's, and the ranks that it launches unless they are given.
+
+    Raises:
+        NotUnwrappedError: if it is a launcher that is not known.
+    """
+    launch = unwrapped(python_of(command), rank=what.rank, ranks_per_node=what.ranks_per_node)
+    per_node = what.ranks_per_node or launch.ranks_per_node
+    return launch.command, dataclasses.replace(what, ranks=what.ranks or launch.ranks, ranks_per_node=per_node)
+
+
+def python_of(command: Sequence[str]) -> list[str]:
+    """The command with this interpreter in place of a bare ``python``, which may be another environment's.
+
+    >>> import sys
+    >>> python_of(['python', 'train.py']) == [sys.executable, 'train.py']
+    True
+    """
+    return [sys.executable, *command[1:]] if command and command[0] in ('python', 'python3') else list(command)

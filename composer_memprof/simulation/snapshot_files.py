@@ -1,0 +1,37 @@
+"""The files of a simulated run: its memory snapshot, the page, the summary, and the manifest that lists them.
+
+Without a Trainer and without its packages: a plain script need not import Composer for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from composer_memprof.analysis.memory.summary import write_summary
+from composer_memprof.analysis.snapshot.loading import read_snapshot
+from composer_memprof.artifacts.files import sync_and_digest
+from composer_memprof.artifacts.manifest import Entry, append_line
+from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
+from composer_memprof.report.html.snapshot.page import write_snapshot_page
+from composer_memprof.simulated_gpu.this_process import simulated_device
+
+
+def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, steps: int) -> Path:
+    """Write the files of a snapshot to a folder that has none of this rank's; returns the snapshot's path."""
+    read = read_snapshot(snapshot)
+    title = f'simulated: {simulated_device()}, {folder.name}, rank {rank}'
+    files: dict[str, tuple[str, Callable[[Path], None]]] = {
+        'memory_snapshot': ('.pickle', lambda path: write_pickle(snapshot, path)),
+        'memory_snapshot.page': ('.html', lambda path: write_snapshot_page(read, path, title)),
+        'memory_snapshot.summary': ('.summary.json', lambda path: write_summary(read, path)),
+    }
+    stem = f'rank{rank}.memory_snapshot'
+    for kind, (suffix, write) in files.items():
+        path = folder / f'{stem}{suffix}'
+        write(path)
+        size, sha256 = sync_and_digest(path)
+        entry = Entry(kind, path.name, None, size, sha256, rank, folder.name, 0, steps, 'saved')
+        append_line(folder / f'rank{rank}.manifest.jsonl', entry)
+    return folder / f'{stem}.pickle'

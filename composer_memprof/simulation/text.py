@@ -1,0 +1,81 @@
+"""The terminal output of ``simulate``: the verdict first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from composer_memprof.messages import human_bytes, printable
+from composer_memprof.simulated_gpu.outside import NAMES
+from composer_memprof.simulation.peaks import ProcessPeaks
+from composer_memprof.simulation.run import SimulationResult
+
+
+def simulation_text(result: SimulationResult) -> RenderableType:
+    """The verdict, the peaks, what lies outside of torch's allocator, and what was assumed."""
+    lines: list[Text] = [Text(_verdict(result), style='bold')]
+    lines += [Text(line) for process in result.processes[:1] for line in _process(process, result)]
+    if result.processes:
+        lines.append(Text(_outside(result)))
+    lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]
+    lines += [Text(f'Not simulated: {printable(name)}') for name in result.not_simulated]
+    return Group(*lines)
+
+
+def next_command(result: SimulationResult) -> str:
+    """What to type to see more; empty where nothing was recorded."""
+    snapshots = [process.snapshot for process in result.processes if process.snapshot]
+    return f'composer-memprof inspect {printable(snapshots[0])}' if snapshots else ''
+
+
+def _verdict(result: SimulationResult) -> str:
+    where = f'simulated {result.gpu}'
+    if result.ranks > 1:
+        where += f', rank {result.rank} of {result.ranks}'
+    if not result.processes:
+        return f'{where}: the command used no GPU'
+    if not result.fits:
+        return f'{where}: does not fit'
+    if result.exit_code and not result.timed_out:
+        return f'{where}: the command failed with exit code {result.exit_code}; up to there it fits'
+    reserved = max(device.reserved for process in result.processes for device in process.devices)
+    return f'{where}: fits, with {human_bytes(result.available - reserved)} to spare'
+
+
+def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
+    for device in process.devices:
+        name = f'GPU {device.device}: ' if len(process.devices) > 1 else ''
+        yield (
+            f'{name}at most {human_bytes(device.allocated)} allocated and {human_bytes(device.reserved)} reserved '
+            f'of {human_bytes(result.total)}, in {_count(process.steps)}'
+        )
+    if process.out_of_memory:
+        yield printable(process.out_of_memory.split(' See documentation')[0])
+    yield f'{human_bytes(process.host)} of host memory in the process'
+
+
+def _outside(result: SimulationResult) -> str:
+    parts = ', '.join(f'{human_bytes(size)} for {NAMES[name]}' for name, size in result.outside.items() if size)
+    return f"Allowed for outside of torch's allocator: {parts}"
+
+
+def _count(steps: int) -> str:
+    return f'{steps} optimizer step' if steps == 1 else f'{steps} optimizer steps'
+
+
+def folder_of(command_name: str, gpu: str) -> Path:
+    """A new folder for the files of a command, in the current one.
+
+    >>> folder_of('no-such-script', 't4').as_posix()
+    'simulated/no-such-script.t4'
+    """
+    stem = f'{Path(command_name).stem or "command"}.{gpu}'
+    number = 1
+    while True:
+        folder = Path('simulated') / (stem if number == 1 else f'{stem}.{number}')
+        if not folder.exists():
+            return folder
+        number += 1

@@ -1,0 +1,156 @@
+"""``composer-memprof simulate``: any command on a simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.run import list_artifacts
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from tests.conftest import entries
+from tests.test_simulated_gpu import environment
+
+# Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
+SCRIPT = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, bias=False) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+loss = torch.ones(())
+while not loss > 1:
+    loss = model(torch.randn(64, 4096, device='cuda')).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+MIB = 1 << 20
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment()  # skips where no GPU can be simulated
+    command = [sys.executable, '-m', 'composer_memprof', 'simulate', *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def result_of(*arguments: str) -> dict[str, Any]:
+    ran = simulate('--json', *arguments)
+    assert ran.stdout, ran.stderr
+    return {**json.loads(ran.stdout), 'stderr': ran.stderr, 'code': ran.returncode}
+
+
+def test_a_script_that_knows_nothing_of_it_is_recorded_over_its_steps_and_then_ended() -> None:
+    Path('train.py').write_text(SCRIPT)
+    found = result_of('--gpu', 't4', '--steps', '2', '--', 'python', 'train.py')
+    assert (found['code'], found['exit_code'], found['timed_out']) == (0, 0, False)
+    (process,) = found['processes']
+    assert (process['steps'], process['out_of_memory']) == (2, '')
+    (peak,) = process['devices']
+    assert 1024 * MIB < peak['allocated'] <= peak['reserved'] < 1700 * MIB
+    assert found['total'] == 15828320256 == found['available'] + sum(found['outside'].values())
+
+    folder = Path('simulated/train.t4')
+    snapshot = load_snapshot(folder / 'rank0.memory_snapshot.pickle')
+    (device,) = report_on(snapshot).devices
+    assert device.peak.bytes == pytest.approx(peak['allocated'], abs=4096), 'but for rounding'
+    assert device.reserved_peak == peak['reserved']
+    sizes = {share.category: share.bytes for share in device.peak.categories}
+    assert sizes['parameter'] == sizes['gradient'] == 256 * MIB and sizes['optimizer_state'] >= 512 * MIB
+    assert {share.module for share in device.peak.modules} >= {'0', '1', '2', '3'}
+
+
+def test_whatever_it_leaves_says_that_it_was_simulated() -> None:
+    Path('train.py').write_text(SCRIPT)
+    shown = simulate('--gpu', 't4', '--steps', '1', '--', 'python', 'train.py')
+    assert shown.stdout.startswith('simulated t4: fits')
+    folder = Path('simulated/train.t4')
+    assert {entry.simulated for entry in entries(folder)} == {'t4'}
+    snapshot = load_snapshot(folder / 'rank0.memory_snapshot.pickle')
+    assert any('simulated: t4' in note for note in report_on(snapshot).notes)
+    assert 'simulated: t4' in (folder / 'rank0.memory_snapshot.html').read_text()
+    assert json.loads((folder / 'rank0.memory_snapshot.summary.json').read_text())['meta']['simulated'] == 't4'
+    simulate('--gpu', 't4', '--steps', '1', '--', 'python', 'train.py')
+    assert Path('simulated/train.t4.2/rank0.memory_snapshot.html').exists(), 'the first run was overwritten'
+
+
+def test_memory_that_runs_out_does_so_with_torchs_own_error_and_the_scripts_exit_code() -> None:
+    Path('train.py').write_text(SCRIPT)
+    found = result_of('--memory', '1500MB', '--compute-capability', '8.0', '--', 'python', 'train.py')
+    assert found['code'] == found['exit_code'] == 1
+    assert 'torch.OutOfMemoryError: CUDA out of memory.' in found['stderr']
+    (process,) = found['processes']
+    assert 'GPU 0 has a total capacity of 1.40 GiB' in process['out_of_memory']
+    report = report_on(load_snapshot(Path(process['snapshot'])))
+    assert report.oom is not None and report.oom.requested == 64 * MIB
+
+
+def test_a_script_that_does_not_end_meets_the_time_limit() -> None:
+    Path('train.py').write_text(SCRIPT + '\nprint("never")')
+    ran = simulate('--steps', '0', '--time-limit', '8', '--', 'python', 'train.py')
+    assert 'the command was ended after 8 seconds (--time-limit)' in ran.stderr
+    assert 'never' not in ran.stdout and 'at most' in ran.stdout
+
+
+def test_a_command_without_a_gpu_keeps_its_output_and_its_exit_code() -> None:
+    ran = simulate('--', 'python', '-c', 'print("hello"); raise SystemExit(7)')
+    assert ran.stdout.splitlines() == ['hello', 'simulated h100-80gb: the command used no GPU']
+    assert ran.returncode == 7 and not Path('simulated').exists()
+
+
+def test_what_is_asked_wrongly_is_said_in_a_line() -> None:
+    unknown = simulate('--gpu', 'h10', '--', 'python', 'train.py')
+    assert "there is no GPU named 'h10'; the nearest is h100-80gb. Choose one of t4, " in unknown.stderr
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
+    assert (
+        '--rank=2 must be below the number of ranks, 2'
+        in simulate('--ranks', '2', '--rank', '2', '--', 'python').stderr
+    )
+    missing = simulate('--', 'no-such-program')
+    assert (missing.returncode, len(missing.stderr.splitlines())) == (127, 1)
+    assert "--memory='lots' must be a size" in simulate('--memory', 'lots', '--', 'python').stderr
+
+
+TRAINER = """
+import torch
+from composer import ComposerModel, Trainer
+from composer_memprof import MemorySnapshot, FSDPMemTracker
+class Model(ComposerModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+    def forward(self, batch):
+        return self.layer(batch)
+    def loss(self, outputs, batch):
+        return outputs.square().mean()
+model = Model()
+Trainer(model=model, train_dataloader=torch.utils.data.DataLoader(torch.ones(32, 64), batch_size=8), device='gpu',
+    optimizers=torch.optim.SGD(model.parameters(), lr=0.1), max_duration='4ba', run_name='run', progress_bar=False,
+    callbacks=[MemorySnapshot(), FSDPMemTracker()]).fit()
+"""
+
+
+def test_a_trainer_with_our_callbacks_is_recorded_by_them() -> None:
+    Path('train.py').write_text(TRAINER)
+    found = result_of('--steps', '0', '--', 'python', 'train.py')
+    assert found['exit_code'] == 0, found['stderr']
+    (process,) = found['processes']
+    assert process['snapshot'] is None and process['steps'] == 4
+    listed = [artifact.entry for artifact in list_artifacts([Path('run')], recursive=True)]
+    assert {entry.kind for entry in listed} >= {'memory_snapshot', 'fsdp_mem_tracker'}
+    assert {entry.simulated for entry in listed} == {'h100-80gb'}
+    (document,) = Path('run').rglob('fsdp_mem*.json')
+    assert json.loads(document.read_text())['simulated'] == 'h100-80gb'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_nothing_that_the_command_started_stays_behind() -> None:
+    Path('train.py').write_text('import subprocess, sys\nprint(subprocess.Popen(["sleep", "600"]).pid)')
+    ran = simulate('--', 'python', 'train.py')
+    number = int(ran.stdout.splitlines()[0])
+    state = Path(f'/proc/{number}/stat')
+    assert not state.exists() or state.read_text().split()[2] == 'Z' or os.getppid() == number
