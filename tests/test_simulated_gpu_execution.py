@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import find_device
@@ -64,6 +65,7 @@ operations = {
     'unique_consecutive': lambda: torch.unique_consecutive(integers),
     'coalesce': lambda: torch.sparse_coo_tensor(integers[None], x, (10, 8)).coalesce().values(),
     'bincount': lambda: torch.bincount(integers, minlength=64),
+    'more than 2**31 elements': lambda: torch.nonzero(torch.empty(3 << 30, dtype=torch.bool, device='cuda')),
     'repeat_interleave': lambda: x.repeat_interleave(integers, dim=0),
 }
 for name, operation in operations.items():
@@ -84,6 +86,15 @@ torch.cuda.memory._record_memory_history()
 rows = torch.nonzero(mask)
 events = torch.cuda.memory._snapshot()['device_traces'][0]
 found['allocated by nonzero'] = [event['size'] for event in events if event['action'] == 'alloc']
+# what torch's own repeat_interleave allocates when it is given the size, and what its check adds without
+for size in (1000, None):
+    torch.cuda.memory._record_memory_history(enabled=None)
+    torch.cuda.memory._record_memory_history()
+    torch.repeat_interleave(integers, output_size=size)
+    events = torch.cuda.memory._snapshot()['device_traces'][0]
+    sizes = [event['size'] if event['action'] == 'alloc' else -event['size'] for event in events
+             if event['action'] in ('alloc', 'free_requested')]
+    found[f'repeat_interleave to {size}'] = sizes
 """
 
 
@@ -100,6 +111,7 @@ def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: flo
     assert found['unique with inverse'] == [1000]
     assert found['unique of rows'] == found['coalesce'] == [rows, 8]
     assert found['unique of rows with counts'] == [rows]
+    assert found['more than 2**31 elements'] == [int((3 << 30) * kept), 1], 'counted in three chunks'
     assert found['unique of booleans'] == [1 if kept == 1 else 2]
     assert found['bincount'] == [64]
     assert found['repeat_interleave'] == [1000, 8]
@@ -108,6 +120,9 @@ def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: flo
     assert found['experts'] == [[16, 16]] * 4
     count, _, indices, _ = found['allocated by nonzero']  # CUB needs a temporary for each of its two steps
     assert (count, indices) == (4, 8 * rows)
+    cumsum, temporary, freed, *rest = found['repeat_interleave to 1000']
+    check = [8, -8] if tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 15) else [1000, 1, -1, -1000]
+    assert found['repeat_interleave to None'] == [cumsum, temporary, freed, *check, *rest]
     assert f'masks, nonzero and unique keep {kept:g} of their elements' in found['notes']
     assert 'bincount spreads its elements evenly' in found['notes']
     assert 'repeat_interleave repeats every element once' in found['notes']
@@ -313,7 +328,6 @@ def test_settings_of_the_allocator_have_their_effect(tmp_path: Path, setting: st
 
 
 BOUNDARY = """
-import gc
 torch.cuda.init()
 free, total = torch.cuda.mem_get_info()
 most = total >> 21 << 21  # torch asks for multiples of 2 MiB
@@ -381,7 +395,7 @@ def test_without_a_cache_every_tensor_is_the_drivers(tmp_path: Path) -> None:
 
 
 DEVICES = """
-import gc
+import ctypes
 first = torch.ones(1 << 20, device='cuda:0')
 second = first.to('cuda:1')
 copied = torch.empty(1 << 20, device='cuda:1').copy_(first)
@@ -419,6 +433,17 @@ runtime.cudaHostRegister(registered.data_ptr(), registered.nbytes, 0)
 found['registered'] = [registered.is_pinned()]
 runtime.cudaHostUnregister(registered.data_ptr())
 found['registered'].append(registered.is_pinned())
+
+driver = ctypes.CDLL('libcuda.so.1')
+value = ctypes.c_void_p()
+found['known to the driver'] = [
+    driver.cuPointerGetAttribute(ctypes.byref(value), 3, ctypes.c_void_p(tensor.data_ptr())) == 0
+    for tensor in (first, pinned, registered)
+]
+clocks = [ctypes.c_int(), ctypes.c_int()]
+for clock, attribute in zip(clocks, (13, 36)):
+    driver.cuDeviceGetAttribute(ctypes.byref(clock), attribute, 0)
+found['clocks'] = [clock.value for clock in clocks]
 """
 
 
@@ -434,6 +459,8 @@ def test_devices_streams_and_pinned_memory(tmp_path: Path) -> None:
     assert found['pinned'] == [True, True, False]
     assert found['copied back'] == list(range(10))
     assert found['registered'] == [True, False]
+    assert found['known to the driver'] == [True, True, False], 'by this Triton refuses tensors of the CPU'
+    assert all(found['clocks']), 'Inductor divides by them'
 
 
 PROCESSES = """

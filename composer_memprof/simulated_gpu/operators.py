@@ -22,7 +22,12 @@ def install(torch: types.ModuleType) -> None:
         contiguous = repeats.contiguous()
         cumsum = repeats.cumsum(0)
         if output_size is None:
-            (repeats.min() if newer else (repeats >= 0).all()).item()
+            if newer:
+                repeats.min().item()
+            else:
+                not_negative = repeats >= 0
+                not_negative.all().item()
+                del not_negative  # later than what all returned
             ctypes.CDLL(None).assumed(_ONCE)
             output_size = repeats.numel()
         result = torch.empty(output_size, dtype=repeats.dtype, device=repeats.device)

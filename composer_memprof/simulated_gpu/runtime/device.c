@@ -92,6 +92,9 @@ int cudaDeviceGetAttribute(int *value, int attribute, int d) {
     case cudaDevAttrGlobalMemoryBusWidth: *value = p->memoryBusWidth; OK;
     case cudaDevAttrComputeCapabilityMajor: *value = p->major; OK;
     case cudaDevAttrComputeCapabilityMinor: *value = p->minor; OK;
+    /* Some programs estimate times with the clocks, in kHz. Nothing here takes time, so all devices have the same. */
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate: *value = 1500000; OK;
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrManagedMemory:
     case cudaDevAttrCooperativeLaunch:

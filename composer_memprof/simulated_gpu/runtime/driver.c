@@ -3,7 +3,7 @@
 #include "simulated_gpu.h"
 #include <dlfcn.h>
 
-enum { NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+enum { INVALID_VALUE = 1, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 
 NOTHING(cuInit) NOTHING(cuCtxSetCurrent) NOTHING(cuFuncSetAttribute) NOTHING(cuFuncSetCacheConfig)
 NOTHING(cuModuleUnload) NOTHING(cuLinkAddData_v2) NOTHING(cuCtxSetLimit)
@@ -48,6 +48,7 @@ int cuOccupancyMaxActiveClusters(int *clusters) { *clusters = 1; OK; }
 int cuTensorMapEncodeTiled(void *map) { memset(map, 0, 128); OK; }
 int cuTensorMapEncodeIm2col(void *map) { memset(map, 0, 128); OK; }
 int cuPointerGetAttribute(void *value, int attribute, void *address) {
+  if (!is_on_device(address) && !is_pinned(address)) return INVALID_VALUE; /* Triton refuses the CPU's tensors so */
   if (attribute == 2) *(int *)value = 2;              /* the type of memory: a device's */
   else if (attribute == 3) *(void **)value = address; /* the address on the device */
   else return NOT_SUPPORTED;

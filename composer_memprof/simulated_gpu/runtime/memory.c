@@ -123,6 +123,13 @@ static int pinned_at(const char *address) {
   return -1;
 }
 
+int is_pinned(const void *address) {
+  pthread_mutex_lock(&lock);
+  int found = pinned_at(address) >= 0;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
 int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
   memset(attributes, 0, sizeof *attributes);
   pthread_mutex_lock(&lock);

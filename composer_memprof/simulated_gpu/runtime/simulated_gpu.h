@@ -37,6 +37,7 @@ int not_simulated(const char *function, int status);
 
 /* memory.c */
 int is_on_device(const void *address);
+int is_pinned(const void *address);
 size_t bytes_in_use(int device);
 /* The range of the allocation that the address lies in; returns an error if there is none. */
 int address_range(void **start, size_t *bytes, void *address);
