@@ -21,6 +21,9 @@ def install() -> None:
     """Replace them, each when torch imports the module that it is in."""
     _replace(distributed_c10d, '_find_pg_by_ranks_and_tag', find_group)
     _when_imported('torch.distributed.fsdp._fully_shard._fsdp_common', '_chunk_with_empty', Chunks)
+    _when_imported('torch.distributed.fsdp._runtime_utils', '_get_reduce_scatter_tensors', reduce_scatter_tensors)
+    _when_imported('torch.distributed.utils', '_verify_param_shape_across_processes', verify_parameters)
+    wrapt.when_imported('torch.distributed.fsdp._flat_param')(_unpad_without_chunks)
 
 
 class Chunks(Sequence[torch.Tensor]):
@@ -63,6 +66,37 @@ def find_group(tag: str, ranks: Sequence[int]) -> Optional[Any]:
         if group.size() == len(ranks) and all(map(world.pg_group_ranks[group].__contains__, ranks)):
             return group
     return None
+
+
+def reduce_scatter_tensors(state: Any, unsharded_grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """In the place of FSDP1's ``_get_reduce_scatter_tensors``, which splits the gradient to see one part's size."""
+    part = Chunks(unsharded_grad, state.world_size, 0)[0]
+    padding = state.world_size * part.numel() - unsharded_grad.numel()
+    padded = torch.nn.functional.pad(unsharded_grad, [0, padding]) if padding else unsharded_grad
+    return padded, torch.empty_like(part)
+
+
+def unpadded_shard(tensor: torch.Tensor, rank: int, world_size: int) -> tuple[torch.Tensor, int]:
+    """In the place of FSDP1's ``FlatParamHandle._get_unpadded_shard``, which splits the parameters to take one part."""
+    flat = torch.flatten(tensor) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+    parts = Chunks(flat, world_size, 0)
+    return parts[rank], parts[0].numel() - parts[rank].numel()
+
+
+def _unpad_without_chunks(flat_param: Any) -> None:
+    flat_param.FlatParamHandle._get_unpadded_shard = staticmethod(unpadded_shard)
+
+
+def verify_parameters(process_group: Any, tensors: Sequence[torch.Tensor], logger: Optional[Any] = None) -> None:
+    """In the place of ``_verify_param_shape_across_processes``, which reads each rank's number of parameters.
+
+    It allocates what DDP allocates for that, on the parameters' device.
+    """
+    count = torch.tensor([len(tensors)], device=tensors[0].device)
+    counts = [torch.empty_like(count) for _ in range(process_group.size())]
+    process_group.allgather([counts], [count]).wait()
+    sizes = torch.tensor([number for tensor in tensors for number in (*tensor.shape, *tensor.stride())])
+    process_group.broadcast([sizes.to(count.device)]).wait()
 
 
 def _when_imported(module: str, name: str, replacement: Callable[..., Any]) -> None:

@@ -9,10 +9,11 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Optional
+from urllib.parse import parse_qsl, urlparse
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import FakeProcessGroup, HashStore
+from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed import distributed_c10d
 
 from composer_memprof.simulated_gpu.ranks.process_group import SimulatedProcessGroup
@@ -46,7 +47,7 @@ def _with_simulated_backend(
     device = settings.pop('device_id', None)
     settings.pop('backend_options', None)
     if size == -1:  # MPI would know
-        size, rank, store = int(os.environ['WORLD_SIZE']), int(os.environ['RANK']), HashStore()
+        size, rank, store = int(os.environ['WORLD_SIZE']), int(os.environ['RANK']), distributed.HashStore()
     make: Any = _with_simulated_backend.original  # type: ignore[attr-defined]
     group, prefixed = make(size, rank, ranks, distributed.Backend(_BACKEND), store, name, *args, **settings)
     if isinstance(group, SimulatedProcessGroup) and not group._device_types:
@@ -74,17 +75,15 @@ def _register(group: SimulatedProcessGroup, config: str) -> None:
 
 def _rendezvous(url: Any, rank: int = -1, world_size: int = -1, **settings: Any) -> Iterator[tuple[Any, int, int]]:
     """This rank's place among all, from where torch reads it, and a store of this process alone."""
-    from torch.distributed.rendezvous import _query_to_dict, urlparse
-
-    query = _query_to_dict(urlparse(url).query)
+    query = dict(parse_qsl(urlparse(url).query))
     own = rank if rank >= 0 else int(query.get('rank', os.environ['RANK']))
     ranks = world_size if world_size > 0 else int(query.get('world_size', os.environ['WORLD_SIZE']))
-    yield HashStore(), own, ranks
+    yield distributed.HashStore(), own, ranks
 
 
-def _store_of_this_process(*args: Any, **settings: Any) -> HashStore:
+def _store_of_this_process(*args: Any, **settings: Any) -> distributed.HashStore:
     """In the place of ``TCPStore``, which takes a port and waits for all ranks."""
-    return HashStore()
+    return distributed.HashStore()
 
 
 def _nothing_to_wait_for(*args: Any, **settings: Any) -> None:

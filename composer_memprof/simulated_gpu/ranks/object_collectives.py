@@ -81,7 +81,14 @@ def send_object_list(object_list: list[Any], *args: Any, **settings: Any) -> Non
 
 
 def recv_object_list(object_list: list[Any], src: Optional[int] = None, *args: Any, **settings: Any) -> int:
-    """The list stays this rank's own."""
+    """The list stays this rank's own.
+
+    Raises:
+        RuntimeError: if it holds no objects yet, and so needs the other rank's.
+    """
+    if None in object_list:
+        sender = 'another rank' if src is None else f'rank {src}'
+        raise RuntimeError(f'simulated ranks: the objects that {sender} sends are not there')
     return src or 0
 
 

@@ -20,8 +20,7 @@ from typing import Any, Optional
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import ReduceOp, Work
-from torch.distributed import distributed_c10d
+from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.futures import Future
 
 #: Bytes of a tensor on a GPU up to which its values are computed, on the host.
@@ -248,8 +247,8 @@ def _write(output: torch.Tensor, values: Callable[[], torch.Tensor]) -> None:
     if output.device.type == 'cuda' and (output.nbytes > _SMALL or torch.cuda.is_current_stream_capturing()):
         return
     # The real ones write below autograd, which sees neither the copy nor a new version of the tensor.
-    with torch._C._AutoDispatchBelowADInplaceOrView():
-        output.copy_(values())
+    with torch.inference_mode(output.is_inference()), torch.no_grad():
+        output.data.copy_(values())
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
