@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable
 
 #: 1.0 B parameters, and 65 B with each block checkpointed, of the package's GPT.
-_1B = ('model.d_model=2048', 'model.n_heads=16', 'model.n_layers=20')
-_65B = ('model.d_model=8192', 'model.n_heads=64', 'model.n_layers=80')
+_1B = ('model.d_model=2048', 'model.n_heads=16', 'model.n_layers=20', 'model.init_device=meta')
+_65B = (
+    *('model.d_model=8192', 'model.n_heads=64', 'model.n_layers=80', 'model.init_device=meta'),
+    'parallelism_config.fsdp2.activation_checkpointing=true',
+)
 _MOST_ROUNDS = 3
 
 
@@ -36,5 +39,6 @@ def _plan(ranks: int, *overrides: str) -> float:
 
 def _seconds(*arguments: str) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+    ran = subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=False)
+    assert ran.returncode in (0, 3), 'a plan exits with 3 where the config does not fit'
     return time.perf_counter() - began
