@@ -129,7 +129,7 @@ class Model(ComposerModel):
         return outputs.square().mean()
 model = Model()
 Trainer(model=model, train_dataloader=torch.utils.data.DataLoader(torch.ones(32, 64), batch_size=8), device='gpu',
-    optimizers=torch.optim.SGD(model.parameters(), lr=0.1), max_duration='4ba', run_name='run', progress_bar=False,
+    optimizers=torch.optim.SGD(model.parameters(), lr=0.1), max_duration='1ep', run_name='run', progress_bar=False,
     callbacks=[MemorySnapshot(), FSDPMemTracker()]).fit()
 """
 

@@ -56,6 +56,8 @@ int cuPointerGetAttribute(void *value, int attribute, void *address) {
 }
 int cuMemGetAddressRange_v2(void **start, size_t *bytes, void *address) { return address_range(start, bytes, address); }
 int cuMemGetAddressRange(void **start, size_t *bytes, void *address) { return address_range(start, bytes, address); }
+/* NVRTC 13.2 calls it without asking whether it is there; none of NVIDIA's own tables is. */
+int cuGetExportTable() { return NOT_SUPPORTED; }
 int cuMemExportToShareableHandle() { return not_simulated("cuMemExportToShareableHandle", NOT_SUPPORTED); }
 int cuMemImportFromShareableHandle() { return not_simulated("cuMemImportFromShareableHandle", NOT_SUPPORTED); }
 int cuMemRetainAllocationHandle() { return not_simulated("cuMemRetainAllocationHandle", NOT_SUPPORTED); }
