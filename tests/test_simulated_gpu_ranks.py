@@ -115,7 +115,7 @@ dist.monitored_barrier(pair)
 assert dist.new_subgroups(4)[0].size() == 4
 assert dist.get_process_group_ranks(dist.split_group(split_ranks=[[0, 2], [1, 7]])) == [1, 7]
 mesh = dist.init_device_mesh('cuda', (2, 4), mesh_dim_names=('replicate', 'shard'))
-assert mesh['shard'].get_group().size() == 4 and mesh.get_coordinate() == [0, 1]
+assert mesh['shard'].get_group().size() == 4 and list(mesh.get_coordinate()) == [0, 1]
 
 def objects(count=8): return [None] * count
 places = objects()
