@@ -1,0 +1,406 @@
+"""One process stands for one rank among many, on a simulated GPU: nothing is sent, and many cost as little as few."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+
+from composer_memprof.simulated_gpu import ranks
+from composer_memprof.simulated_gpu.building import CannotSimulateError
+from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.environment import environment_with
+from composer_memprof.simulated_gpu.ranks import cheap_worlds
+
+
+def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> str:
+    """What a script prints that stands for one rank."""
+    Path('script.py').write_text(script)
+    place = ranks.environment(count, rank)
+    # a port that nobody can listen on
+    base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
+    try:
+        environment = environment_with(find_device('a100-80gb'), devices=int(place['LOCAL_WORLD_SIZE']), base=base)
+    except CannotSimulateError as reason:
+        pytest.skip(str(reason))
+    command = [sys.executable, '-W', 'ignore', 'script.py']
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
+    return ran.stdout
+
+
+# -- process groups and collectives ----------------------------------------------------------------------------------
+
+COLLECTIVES = """
+import os
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+torch.cuda.set_device(1)
+
+for backend in ('nccl', 'gloo', 'cuda:nccl,cpu:gloo', 'cpu:gloo,cuda:nccl', 'mpi', None):
+    dist.init_process_group(backend, timeout=timedelta(seconds=5))
+    assert dist.get_backend() == (backend or 'undefined')
+    assert (dist.get_rank(), dist.get_world_size()) == (1, 8)
+    dist.barrier()
+    dist.destroy_process_group()
+dist.init_process_group('nccl', init_method='tcp://127.0.0.1:1', rank=1, world_size=8)
+dist.destroy_process_group()
+dist.init_process_group('nccl', store=dist.TCPStore('127.0.0.1', 1, 8), rank=1, world_size=8)
+dist.destroy_process_group()
+dist.init_process_group('cpu:gloo,cuda:nccl', device_id=torch.device('cuda', 1))
+
+for device in ('cpu', 'cuda'):  # what all ranks hold, this rank holds
+    def tensor(*values): return torch.tensor(values, dtype=torch.float32).to(device)
+    for operation, wanted in (('SUM', 24), ('AVG', 3), ('MAX', 3), ('MIN', 3), ('PRODUCT', 3 ** 8)):
+        value = tensor(3)
+        work = dist.all_reduce(value, getattr(dist.ReduceOp, operation), async_op=True)
+        assert work.wait() and work.is_completed()
+        assert work.get_future().wait()[0].item() == value.item() == wanted, (device, operation, value)
+    places = [tensor(0) for _ in range(8)]
+    dist.all_gather(places, tensor(5))
+    assert [place.item() for place in places] == [5] * 8
+    gathered = torch.zeros(16).to(device)
+    dist.all_gather_into_tensor(gathered, tensor(1, 2))
+    assert gathered.tolist() == [1, 2] * 8
+    own = tensor(0)
+    dist.reduce_scatter_tensor(own, tensor(*range(8)))
+    assert own.item() == 8 * 1
+    dist.reduce_scatter(own, [tensor(value) for value in range(8)], dist.ReduceOp.AVG)
+    assert own.item() == 1
+    exchanged = torch.zeros(8).to(device)
+    dist.all_to_all_single(exchanged, tensor(*range(8)))
+    assert exchanged.tolist() == [1] * 8
+    exchanged = torch.zeros(4).to(device)
+    dist.all_to_all_single(exchanged, tensor(*range(8)), [2, 2] + [0] * 6, [0, 2] + [1] * 6)
+    assert exchanged.tolist() == [0, 1, 0, 1]
+    received = [tensor(0) for _ in range(8)]
+    dist.all_to_all(received, [tensor(value) for value in range(8)])
+    assert [place.item() for place in received] == [1] * 8
+    dist.broadcast(value, src=0)
+    dist.reduce(value, dst=0)
+    dist.scatter(value, None, src=0)
+    dist.gather(value, None, dst=0)
+    dist.send(value, 2)
+    assert dist.recv(value) == 0 and dist.recv(value, src=3) == 3
+    assert value.item() == 3 ** 8
+    swaps = [dist.P2POp(dist.isend, value, 2), dist.P2POp(dist.irecv, value, 0)]
+    assert all(work.wait() for work in dist.batch_isend_irecv(swaps))
+    with dist._coalescing_manager(async_ops=True) as coalesced:
+        dist.all_reduce(value), dist.all_reduce(value)
+    coalesced.wait()
+    world = dist.group.WORLD
+    assert (functional.all_reduce(tensor(1), 'sum', world) + 0).item() == (8 if device == 'cpu' else 0)
+    assert functional.all_gather_tensor(tensor(1, 2), 0, world).shape == (16,)
+    assert functional.reduce_scatter_tensor(gathered, 'sum', 0, world).shape == (2,)
+    assert functional.all_to_all_single(gathered, None, None, world).shape == (16,)
+
+large = torch.ones(1 << 20, device='cuda')
+before = torch.cuda.memory_stats()['allocation.all.allocated']
+dist.all_reduce(large)
+assert torch.cuda.memory_stats()['allocation.all.allocated'] == before
+
+assert dist.new_group([2, 3]) == dist.GroupMember.NON_GROUP_MEMBER
+pair = dist.new_group([1, 6], backend='gloo')
+assert (dist.get_backend(pair), dist.get_rank(pair), pair.size()) == ('gloo', 1 - 1, 2)
+dist.monitored_barrier(pair)
+assert dist.new_subgroups(4)[0].size() == 4
+assert dist.get_process_group_ranks(dist.split_group(split_ranks=[[0, 2], [1, 7]])) == [1, 7]
+mesh = dist.init_device_mesh('cuda', (2, 4), mesh_dim_names=('replicate', 'shard'))
+assert mesh['shard'].get_group().size() == 4 and list(mesh.get_coordinate()) == [0, 1]
+
+def objects(count=8): return [None] * count
+places = objects()
+dist.all_gather_object(places, {'own': 1})
+assert places == [{'own': 1}] * 8 and places[0] is not places[1]
+given = [{'own': 1}, 2]
+dist.broadcast_object_list(given, src=0)
+assert given == [{'own': 1}, 2]
+places = objects()
+dist.gather_object('own', places, dst=1)
+assert places == ['own'] * 8
+place = [None]
+dist.scatter_object_list(place, list(range(8)), src=1)
+assert place == [1]
+try:
+    dist.recv_object_list([None], src=0)
+except RuntimeError as error:
+    print(error)
+from composer.utils import dist as composers
+assert composers.all_gather_object('own') == ['own'] * 8
+with composers.busy_wait_for_local_rank_zero():
+    pass
+assert not [name for name in os.listdir() if 'signal' in name]
+
+links = [os.readlink(f'/proc/self/fd/{number}') for number in os.listdir('/proc/self/fd') if number != '3']
+assert not [link for link in links if link.startswith('socket')], links
+dist.destroy_process_group()
+print('all as wanted')
+"""
+
+
+def test_collectives_of_every_backend_answer_as_if_all_ranks_held_the_same() -> None:
+    shown = run_rank(COLLECTIVES, rank=1)
+    assert 'simulated ranks: the objects that rank 0 sends are not there' in shown
+    assert shown.endswith('all as wanted\n')
+
+
+# -- parallelism -----------------------------------------------------------------------------------------------------
+
+PARALLELISM = """
+import os, tempfile
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy
+from torch.distributed.fsdp import ShardingStrategy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+rank = int(os.environ['LOCAL_RANK'])
+torch.cuda.set_device(rank)
+dist.init_process_group('cpu:gloo,cuda:nccl')
+device = torch.device('cuda', rank)
+
+def model(): return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+def train(model, optimizer=None):
+    optimizer = optimizer or torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(4, 64, device=device)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+ddp = DistributedDataParallel(model().to(device), device_ids=[rank], gradient_as_bucket_view=True)
+train(ddp)
+train(ddp, ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.AdamW))
+on_cpu = DistributedDataParallel(model())
+on_cpu(torch.ones(4, 64)).sum().backward()
+
+for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
+    mixed = MixedPrecision(torch.bfloat16, torch.bfloat16)
+    train(FullyShardedDataParallel(model(), sharding_strategy=strategy, device_id=rank, mixed_precision=mixed))
+mesh = dist.init_device_mesh('cuda', (2, 4), mesh_dim_names=('first', 'second'))
+hybrid = ShardingStrategy.HYBRID_SHARD
+train(FullyShardedDataParallel(model(), sharding_strategy=hybrid, device_mesh=mesh, device_id=rank))
+
+for options in ({}, {'mesh': mesh}, {'mp_policy': MixedPrecisionPolicy(torch.bfloat16)}, {'reshard_after_forward': 2},
+                {'shard_placement_fn': lambda parameter: Shard(parameter.ndim - 1)}):
+    train(fully_shard(model().to(device), **options))
+train(fully_shard(model(), offload_policy=CPUOffloadPolicy()))
+
+tensor_parallel = {'0': ColwiseParallel(), '2': RowwiseParallel()}
+train(fully_shard(parallelize_module(model().to(device), mesh['second'], tensor_parallel), mesh=mesh['first']))
+distributed = distribute_tensor(torch.ones(64, 8, device=device), dist.init_device_mesh('cuda', (8,)), [Shard(0)])
+assert distributed.full_tensor().shape == (64, 8)
+
+@torch.compile(backend='aot_eager')
+def compiled(tensor):
+    tensor = tensor * 2
+    dist.all_reduce(tensor)
+    return tensor
+assert compiled(torch.ones(4, device=device)).shape == (4,)
+
+sharded = fully_shard(model().to(device))
+whole = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))
+assert whole['0.weight'].shape == (128, 64)
+with tempfile.TemporaryDirectory() as folder:
+    checkpoint.save(sharded.state_dict(), checkpoint_id=folder)
+    assert sorted(os.listdir(folder)) == ['.metadata', f'__{rank}_0.distcp']
+    checkpoint.load(sharded.state_dict(), checkpoint_id=folder)
+print('trained')
+"""
+
+
+@pytest.mark.parametrize('rank', [0, 3])
+def test_data_sharded_and_tensor_parallel_models_train_and_save(rank: int) -> None:
+    assert run_rank(PARALLELISM, rank=rank).endswith('trained\n')
+
+
+TRAINER = """
+import os
+import torch
+from composer import ComposerModel, Trainer
+from composer.optim import DecoupledAdamW
+from composer.utils import dist
+from torch import nn
+
+class Model(ComposerModel):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(64, 64) for _ in range(3)])
+        for layer in self.layers: layer._fsdp_wrap = True
+    def forward(self, batch): return self.layers(batch)
+    def loss(self, outputs, batch): return outputs.square().mean()
+    def param_init_fn(self, module): module.reset_parameters() if hasattr(module, 'reset_parameters') else None
+
+dist.initialize_dist('gpu', timeout=5)
+data = [torch.ones(64) for _ in range(512)]
+with torch.device('meta'): model = Model()
+trainer = Trainer(
+    model=model, device='gpu', max_duration='2ba', precision='amp_bf16', save_folder='saved', save_interval='2ba',
+    train_dataloader=torch.utils.data.DataLoader(data, batch_size=4, sampler=dist.get_sampler(data)),
+    optimizers=DecoupledAdamW(model.parameters()), progress_bar=False,
+    save_weights_only=os.environ['FSDP_VERSION'] == '1',  # FSDP1 gathers the optimizer's states from other ranks
+    parallelism_config={'fsdp': {'state_dict_type': 'sharded'}},
+)
+trainer.fit()
+assert next(model.parameters()).device == torch.device('cuda', 5)
+print(int(trainer.state.timestamp.sample))
+"""
+
+
+@pytest.mark.parametrize('version', ['1', '2'])
+def test_composers_trainer_runs_unmodified_and_counts_the_samples_of_all_ranks(version: str) -> None:
+    shown = run_rank(TRAINER, count=16, rank=13, FSDP_VERSION=version)
+    assert shown.splitlines()[-1] == str(2 * 4 * 16)
+
+
+# -- the size of the world ---------------------------------------------------------------------------------------------
+
+EVENTS = """
+import json, sys, types
+from composer_memprof.simulated_gpu import ranks
+if {as_in_torch}:
+    sys.modules[ranks.__name__ + '.cheap_worlds'] = types.SimpleNamespace(install=lambda: None)
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group('cpu:gloo,cuda:nccl')
+torch.cuda.memory._record_memory_history(stacks='python')
+
+def train(wrap):
+    model = wrap(nn.Sequential(nn.Embedding(30, 13), nn.Linear(13, 7), nn.Linear(7, 64)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.zeros(4, 5, dtype=torch.long, device='cuda')).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def sharded(model):
+    for layer in model: fully_shard(layer)
+    return fully_shard(model)
+train(lambda model: sharded(model.cuda()))
+train(lambda model: FullyShardedDataParallel(model, device_id=0, use_orig_params=True))
+train(lambda model: DistributedDataParallel(model.cuda(), device_ids=[0]))
+mesh = dist.init_device_mesh('cuda', (2, 4), mesh_dim_names=('a', 'b'))
+train(lambda model: fully_shard(model.cuda(), mesh=mesh))
+(trace, *_) = torch.cuda.memory._snapshot()['device_traces']
+streams = list(dict.fromkeys(event['stream'] for event in trace))
+print(json.dumps([[event['action'], event['size'], streams.index(event['stream'])] for event in trace]))
+"""
+
+
+def test_torch_allocates_the_same_as_without_our_replacements() -> None:
+    ours, theirs = (
+        json.loads(run_rank(EVENTS.replace('{as_in_torch}', str(as_in_torch)))) for as_in_torch in (False, True)
+    )
+    assert len(ours) > 300
+    assert ours == theirs
+
+
+TENSORS_MADE = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+dist.init_process_group('nccl')
+
+class Count(TorchDispatchMode):
+    made = 0
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.made += sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result))
+        return result
+
+def train(model):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(4, 64, device='cuda')).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+with Count() as count:
+    train(fully_shard(nn.Linear(64, 64).cuda()))
+    train(FullyShardedDataParallel(nn.Linear(64, 64), device_id=0))
+mesh = dist.init_device_mesh('cuda', (dist.get_world_size() // 8, 8), mesh_dim_names=('a', 'b'))
+train(fully_shard(nn.Linear(64, 64).cuda(), mesh=mesh))
+print(count.made)
+"""
+
+
+def test_training_makes_as_many_tensors_on_many_ranks_as_on_few() -> None:
+    few, many = (int(run_rank(TENSORS_MADE, count=count)) for count in (128, 8192))  # more than rows
+    assert few == many
+
+
+@pytest.mark.parametrize(
+    ('length', 'count', 'dim'), [(12, 4, 0), (13, 4, 0), (3, 8, 0), (9, 8, 0), (12, 4, 1), (1, 1, 0)]
+)
+def test_a_part_that_is_made_when_asked_for_is_the_part_that_torch_makes(length: int, count: int, dim: int) -> None:
+    tensor = torch.arange(float(2 * length)).reshape((length, 2) if dim == 0 else (2, length))
+    theirs = _chunk_with_empty(tensor, count, dim)
+    ours = cheap_worlds.Chunks(tensor, count, dim)
+    assert len(ours) == len(theirs) == count
+    for own, wanted in zip(ours, theirs, strict=True):
+        assert torch.equal(own, wanted) and own.stride() == wanted.stride()
+        assert own.data_ptr() == wanted.data_ptr() or not wanted.numel()
+    with pytest.raises(IndexError):
+        ours[count]
+
+
+# -- what waits for other ranks -----------------------------------------------------------------------------------------
+
+STREAMING = """
+import os, sys, pathlib
+os.makedirs('streaming/base')
+for name in ('streaming/__init__.py', 'streaming/base/__init__.py'): pathlib.Path(name).touch()
+pathlib.Path('streaming/base/distributed.py').write_text('''
+import os
+def get_rank(): return int(os.environ['RANK'])
+def get_world_size(): return int(os.environ['WORLD_SIZE'])
+def get_local_rank(): return int(os.environ['LOCAL_RANK'])
+def get_local_world_size(): return int(os.environ['LOCAL_WORLD_SIZE'])
+''')
+sys.path.insert(0, '')
+import torch.distributed
+from streaming.base import distributed
+print(distributed.get_rank(), distributed.get_world_size(), distributed.get_local_rank(), distributed.get_local_world_size())
+"""
+
+
+def test_streaming_is_told_that_each_rank_is_alone_on_its_node() -> None:
+    assert run_rank(STREAMING, count=16, rank=11) == '11 16 0 1\n'
+
+
+# -- the environment ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ranks_variables_are_the_launchers() -> None:
+    place = ranks.environment(32, rank=13, ranks_per_node=4)
+    assert (place['RANK'], place['WORLD_SIZE'], place['LOCAL_RANK'], place['LOCAL_WORLD_SIZE']) == (
+        '13',
+        '32',
+        '1',
+        '4',
+    )
+    assert place['NODE_RANK'] == '3'
+    for arguments, reason in (((8, 8), 'rank=8 must be'), ((12, 0, 8), 'ranks=12 must be a multiple')):
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            ranks.environment(*arguments)
