@@ -12,7 +12,7 @@ NEWEST_VENV := .venv-newest-torch
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu test-newest-torch bench lint docs clean
+.PHONY: help run test test-dist test-gpu test-newest-torch bench accuracy lint docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,9 @@ test-newest-torch: $(NEWEST_VENV)/.installed-dev  ## all tests on the newest tor
 
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
+
+accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one
+	$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
 
 lint: $(VENV)/.installed-dev $(PAGES)/node_modules/.installed  ## style and types, of the pages' scripts too
 	$(BIN)/ruff check .

@@ -266,6 +266,7 @@ def simulate(
     steps: int = typer.Option(
         3, min=0, help='end the command after this many optimizer steps; 0: let it end by itself'
     ),
+    kept: float = typer.Option(1.0, min=0, max=1, help='which part of its elements a mask is taken to keep'),
     time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
     as_json: bool = typer.Option(
@@ -282,16 +283,21 @@ def simulate(
       composer-memprof simulate --ranks 64 -- composer train.py
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
-    from composer_memprof.simulation.run import Simulation, python_of
+    from composer_memprof.simulated_gpu.launchers import NotUnwrappedError
+    from composer_memprof.simulation.run import Simulation, as_one_rank
     from composer_memprof.simulation.run import simulate as run
     from composer_memprof.simulation.text import folder_of, next_command, simulation_text
 
     device = _device(gpu, memory, compute_capability)
-    if rank >= (ranks or 1):
-        say(f'--rank={rank} must be below --ranks={ranks or 1}')
+    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept)
+    try:
+        words, what = as_one_rank(command, what)
+    except NotUnwrappedError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    if rank >= (what.ranks or 1):
+        say(f'--rank={rank} must be below the number of ranks, {what.ranks or 1}')
         raise typer.Exit(2)
-    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit)
-    words = python_of(command)
     named = next((word for word in words[1:] if not word.startswith('-')), words[0])
     kept_in = folder or folder_of(named, device.key)
     try:
@@ -336,6 +342,7 @@ def plan(
     vary: Optional[list[str]] = typer.Option(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
     ),
+    changes: bool = typer.Option(True, help='search the largest microbatch, and try what could be changed'),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
@@ -353,7 +360,8 @@ def plan(
 
     device = _device(gpu, memory, compute_capability)
     try:
-        start(config, overrides or [], device, ranks, [parsed_variation(each) for each in vary or []], as_json)
+        grid = [parsed_variation(each) for each in vary or []]
+        start(config, overrides or [], device, ranks, grid, changes, as_json)
     except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None

@@ -40,7 +40,7 @@ def test_a_plan_says_whether_it_fits_what_fills_the_memory_and_what_each_change_
     parameters = outcome['host_model']
     assert sizes['parameter'] == pytest.approx(parameters, rel=0.01)
     assert sizes['optimizer_state'] == pytest.approx(2 * parameters, rel=0.03)
-    assert sum(sizes.values()) == pytest.approx(outcome['allocated'], abs=64 * 512)
+    assert sum(sizes.values()) == pytest.approx(outcome['allocated'], rel=0.01), 'but for rounding'
 
     rows = {row['name']: row for row in found['changes']}
     assert {'half the microbatch', 'checkpoint each Block', 'expandable segments', 'fused optimizer'} <= set(rows)

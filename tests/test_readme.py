@@ -51,7 +51,19 @@ FASTER = {
     'composer-memprof train modules': SMALL,
 }
 #: The command that prints a block without a language, by the block's first word.
-PRINTED_BY = {'loss:': 'composer-memprof train quickstart', 'Peak': 'composer-memprof inspect runs/quickstart'}
+PRINTED_BY = {
+    'loss:': 'composer-memprof train quickstart',
+    'Peak': 'composer-memprof inspect runs/quickstart',
+    'simulated': 'composer-memprof plan quickstart --gpu t4',
+}
+#: What `simulate` runs.
+TRAIN = """
+import torch
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(layer.parameters())
+layer(torch.ones(8, 64, device='cuda')).sum().backward()
+optimizer.step()
+"""
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._printed: dict[str, str] = {}
+        (folder / 'train.py').write_text(TRAIN)
 
     def run(self, command: str) -> str:
         """What the command prints."""

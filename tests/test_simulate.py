@@ -106,7 +106,10 @@ def test_what_is_asked_wrongly_is_said_in_a_line() -> None:
     unknown = simulate('--gpu', 'h10', '--', 'python', 'train.py')
     assert "there is no GPU named 'h10'; the nearest is h100-80gb. Choose one of t4, " in unknown.stderr
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
-    assert '--rank=2 must be below --ranks=2' in simulate('--ranks', '2', '--rank', '2', '--', 'python').stderr
+    assert (
+        '--rank=2 must be below the number of ranks, 2'
+        in simulate('--ranks', '2', '--rank', '2', '--', 'python').stderr
+    )
     missing = simulate('--', 'no-such-program')
     assert (missing.returncode, len(missing.stderr.splitlines())) == (127, 1)
     assert "--memory='lots' must be a size" in simulate('--memory', 'lots', '--', 'python').stderr

@@ -10,7 +10,7 @@ from composer.models import ComposerModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from composer_memprof.messages import must_be
+from composer_memprof.messages import check_one_of, must_be
 
 VOCAB_SIZE = 256
 
@@ -44,6 +44,10 @@ class Blocks(nn.Sequential):
         """Called by Composer."""
         return isinstance(module, Block)
 
+    def activation_checkpointing_fn(self, module: nn.Module) -> bool:
+        """Called by Composer where FSDP is to checkpoint activations."""
+        return isinstance(module, Block)
+
 
 class ByteGPT(ComposerModel):
     """A GPT over bytes, for Composer.
@@ -53,24 +57,34 @@ class ByteGPT(ComposerModel):
         n_heads (int): attention heads; ``d_model`` must be a multiple of it. Default: ``4``.
         n_layers (int): blocks. Default: ``4``.
         max_seq_len (int): the longest sequence, in bytes. Default: ``128``.
+        init_device (str): ``'cpu'``, or ``'meta'`` for weights that only FSDP makes, on its device. Default: ``'cpu'``.
 
     Raises:
-        ValueError: if a size is below 1, or ``d_model`` is not a multiple of ``n_heads``.
+        ValueError: if a size is below 1, or ``d_model`` is not a multiple of ``n_heads``, or for another device.
     """
 
-    def __init__(self, d_model: int = 160, n_heads: int = 4, n_layers: int = 4, max_seq_len: int = 128) -> None:
+    def __init__(
+        self,
+        d_model: int = 160,
+        n_heads: int = 4,
+        n_layers: int = 4,
+        max_seq_len: int = 128,
+        init_device: str = 'cpu',
+    ) -> None:
         super().__init__()
+        check_one_of('init_device', init_device, ('cpu', 'meta'))
         for name, size in (('d_model', d_model), ('n_heads', n_heads), ('n_layers', n_layers)):
             if not isinstance(size, int) or size < 1:
                 raise must_be(name, 'a whole number above 0', size)
         if d_model % n_heads:
             raise must_be('d_model', f'a multiple of n_heads={n_heads}', d_model)
         self.d_model, self.n_heads, self.n_layers, self.vocab_size = d_model, n_heads, n_layers, VOCAB_SIZE
-        self.byte_embedding = nn.Embedding(VOCAB_SIZE, d_model)
-        self.position_embedding = nn.Embedding(max_seq_len, d_model)
-        self.blocks = Blocks(*(Block(d_model, n_heads) for _ in range(n_layers)))
-        self.norm = nn.LayerNorm(d_model)
-        self.head = nn.Linear(d_model, VOCAB_SIZE, bias=False)
+        with torch.device(init_device):
+            self.byte_embedding = nn.Embedding(VOCAB_SIZE, d_model)
+            self.position_embedding = nn.Embedding(max_seq_len, d_model)
+            self.blocks = Blocks(*(Block(d_model, n_heads) for _ in range(n_layers)))
+            self.norm = nn.LayerNorm(d_model)
+            self.head = nn.Linear(d_model, VOCAB_SIZE, bias=False)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits (batch, length, 256) of the next byte, from ``input_ids`` (batch, length)."""

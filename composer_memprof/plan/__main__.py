@@ -28,7 +28,7 @@ def main(asked: dict[str, Any]) -> int:
             asked['config'],
             base,
             asked['device'],
-            changes=not asked['vary'],
+            changes=asked['changes'] and not asked['vary'],
             vary=[(key, values) for key, values in asked['vary']],
             report=lambda what: _report(f'trying: {what}'),
         )

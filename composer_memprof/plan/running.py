@@ -92,6 +92,7 @@ class _Run(Callback):
         self._microbatch = 0
         self._blocks = ''
         self._host_model = 0
+        self._setup = 0
         cuda_allocator.call_when_started(self._observer.begin)
 
     def make_model(self, build: Callable[[], ComposerModel]) -> ComposerModel:
@@ -106,6 +107,10 @@ class _Run(Callback):
         return model
 
     def fit_start(self, state: State, logger: Logger) -> None:
+        self._setup = max((each.allocated for each in device_peaks()), default=0)
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+        self._observer.restart()
         self._observer.follow_model(state.model)
 
     def batch_start(self, state: State, logger: Logger) -> None:
@@ -127,6 +132,7 @@ class _Run(Callback):
             out_of_memory=out_of_memory,
             allocated=max((each.allocated for each in peaks), default=0),
             reserved=max((each.reserved for each in peaks), default=0),
+            setup=self._setup,
             categories=[] if peak is None else [Share(each.category, each.bytes) for each in peak.categories],
             modules=[] if peak is None else [Share(each.module, each.bytes) for each in peak.modules],
             batch=None if peak is None else peak.batch,

@@ -20,6 +20,7 @@ def start(
     device: Device,
     ranks: int,
     vary: Sequence[tuple[str, Sequence[str]]],
+    changes: bool,
     as_json: bool,
 ) -> NoReturn:
     """Replace this process by one on the simulated GPU that makes the plan.
@@ -38,6 +39,7 @@ def start(
         'allocator': os.environ.get('PYTORCH_CUDA_ALLOC_CONF', ''),
         'device': {'gpu': device.key, 'total': device.total_memory, 'outside': dataclasses.asdict(outside)},
         'vary': list(vary),
+        'changes': changes,
         'as_json': as_json,
     }
     sys.stdout.flush()

@@ -50,6 +50,8 @@ def _facts(plan: Plan) -> Iterator[str]:
     outcome = plan.outcome
     when = f'in {outcome.phase} of batch {outcome.batch}' if outcome.phase else 'at an unknown time'
     yield f'{when}, with {outcome.microbatch} samples in a microbatch; {human_bytes(outcome.reserved)} reserved'
+    if outcome.setup > outcome.allocated:
+        yield f'{human_bytes(outcome.setup)} before the first batch, while the model came to the device'
     if plan.largest_microbatch is not None:
         yield (
             f'the largest microbatch that fits: {plan.largest_microbatch} samples'

@@ -42,8 +42,9 @@ class Outcome:
     Attributes:
         error: why it did not run, in one line; ``''`` if it did.
         out_of_memory: torch's message if memory ran out, else ``''``.
-        allocated: the most in blocks of torch's allocator.
-        reserved: the most that it took from the device.
+        allocated: the most in blocks of torch's allocator, from the first batch on.
+        reserved: the most that it took from the device, from the first batch on.
+        setup: the most in blocks before the first batch, while the model came to the device.
         categories: of the peak, largest first.
         modules: of the peak, largest first.
         batch: in which the peak is.
@@ -60,6 +61,7 @@ class Outcome:
     out_of_memory: str = ''
     allocated: int = 0
     reserved: int = 0
+    setup: int = 0
     categories: list[Share] = dataclasses.field(default_factory=list)
     modules: list[Share] = dataclasses.field(default_factory=list)
     batch: Optional[int] = None

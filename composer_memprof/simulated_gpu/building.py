@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
 
+_COMPILER = 'cc'
+_ZIGLANG = ('-m', 'ziglang', 'cc', '-target', 'x86_64-linux-gnu.2.17')
 _SOURCES = Path(__file__).with_name('runtime')
 #: torch, Triton and others look for the driver by this name.
 LIBRARY = 'libcuda.so.1'
@@ -37,7 +40,7 @@ _FAILS_QUIETLY = ('cupti',)
 # What the real libraries do without a device: versions, texts, compilation, tracing and files.
 _LEFT_TO_THE_LIBRARIES = (
     *('cudnnGetVersion', 'cudnnGetCudartVersion', 'cudnnGetErrorString', 'cudnnGetLastErrorString', 'cudnnGetProperty'),
-    *('cublasLtGetVersion', 'cublasGetVersion', 'cuFile', 'curand', 'nccl', 'nvrtc'),
+    *('cublasLtGetVersion', 'cublasGetVersion', 'cusparseGetErrorString', 'cuFile', 'curand', 'nccl', 'nvrtc'),
 )
 
 
@@ -99,6 +102,8 @@ def _build(folder: Path) -> None:
         _compile([*sources, stubs], headers, library)
         for name in _OTHER_NAMES:
             (built / name).symlink_to(LIBRARY)
+        if _has_ziglang():
+            _write_compiler(built / _COMPILER)
         try:
             built.rename(folder)
         except OSError:
@@ -119,9 +124,28 @@ def _compiler() -> list[str]:
     system = shutil.which(os.environ.get('CC') or 'cc')
     if system is not None:
         return [system]
-    if importlib.util.find_spec('ziglang') is not None:
-        return [sys.executable, '-m', 'ziglang', 'cc', '-target', 'x86_64-linux-gnu.2.17']
+    if _has_ziglang():
+        return [sys.executable, *_ZIGLANG]
     raise CannotSimulateError("there is no C compiler; pip install 'composer_memprof[simulate]' brings one")
+
+
+def _has_ziglang() -> bool:
+    return importlib.util.find_spec('ziglang') is not None
+
+
+def _write_compiler(path: Path) -> None:
+    command = shlex.join([sys.executable, *_ZIGLANG])
+    # of the simulated process, which the compiler is none of
+    path.write_text(f'#!/bin/sh\nunset LD_PRELOAD PYTHONPATH\nexec {command} "$@"\n')
+    path.chmod(0o755)
+
+
+def compiler_for_triton() -> Optional[Path]:
+    """A compiler in one file where Triton would find none, if ``ziglang`` is installed."""
+    if os.environ.get('CC') or shutil.which('gcc') or shutil.which('clang'):
+        return None
+    compiler = library().with_name(_COMPILER)
+    return compiler if compiler.exists() else None
 
 
 def _headers() -> list[Path]:

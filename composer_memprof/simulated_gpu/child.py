@@ -8,7 +8,7 @@ import types
 
 import wrapt
 
-from composer_memprof.simulated_gpu import optimizers, ranks
+from composer_memprof.simulated_gpu import operators, optimizers, ranks
 
 #: What else to call at the start: ``module:function``.
 AT_START_VARIABLE = 'SIMULATED_GPU_AT_START'
@@ -19,6 +19,7 @@ def prepare() -> None:
     module, _, function = os.environ.get(AT_START_VARIABLE, '').partition(':')
     if function:
         getattr(importlib.import_module(module), function)()
+    wrapt.when_imported('torch')(operators.install)
     optimizers.install()
     if ranks.simulated_ranks() is not None:
         wrapt.when_imported('torch.distributed')(_stand_for_one_rank)

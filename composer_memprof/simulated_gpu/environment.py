@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.simulated_gpu.building import library
+from composer_memprof.simulated_gpu.building import compiler_for_triton, library
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.this_process import VARIABLE
 
@@ -15,12 +15,18 @@ _STARTUP = Path(__file__).with_name('startup')
 
 
 def environment_with(
-    device: Device, *, devices: int = 1, outside: int = 0, base: Optional[Mapping[str, str]] = None
+    device: Device,
+    *,
+    devices: int = 1,
+    outside: int = 0,
+    kept: float = 1.0,
+    base: Optional[Mapping[str, str]] = None,
 ) -> dict[str, str]:
     """The environment with which a child process finds ``devices`` GPUs of this kind, and no real one.
 
     Args:
         outside: bytes of each device's memory that lie outside of torch's allocator.
+        kept: which part of its elements a mask is taken to keep, from 0 to 1; ``nonzero`` and ``unique`` too.
         base: the environment to add to; this process's own by default.
 
     Raises:
@@ -28,12 +34,18 @@ def environment_with(
     """
     environment = dict(os.environ if base is None else base)
     path = library()
-    figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside}
+    figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside, 'kept': kept}
     environment[VARIABLE] = ';'.join(f'{name}={value}' for name, value in figures.items())
     environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path)
     # for those that load the driver by its name
     environment['LD_LIBRARY_PATH'] = _before(environment.get('LD_LIBRARY_PATH'), path.parent)
     environment['TRITON_LIBCUDA_PATH'] = str(path.parent)
+    compiler = compiler_for_triton()
+    if compiler is not None:
+        environment['CC'] = str(compiler)
+    # Triton's products would be compiled by the dozen to be timed, and nothing here takes time
+    for operation in ('GEMM', 'CONV'):
+        environment.setdefault(f'TORCHINDUCTOR_MAX_AUTOTUNE_{operation}_BACKENDS', 'ATEN')
     environment['PYTHONPATH'] = _before(environment.get('PYTHONPATH'), _STARTUP)
     environment.pop('CUDA_VISIBLE_DEVICES', None)  # of the machine's own GPUs
     return environment

@@ -26,7 +26,7 @@ from composer_memprof.recorders.allocations.notes import with_notes
 from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.simulation.peaks import FOLDER_VARIABLE, STEPS_VARIABLE, DevicePeak, ProcessPeaks
-from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
 _MAX_ENTRIES = 2_000_000
@@ -49,9 +49,14 @@ class StepObserver:
 
     def begin(self) -> None:
         """Called when CUDA starts."""
-        self._annotations.mark(FORWARD, 0)
+        self._annotations.mark(START, 0)
         self._history.start()
         cuda_allocator.call_when_history_is_set(self._step_aside)
+
+    def restart(self) -> None:
+        """Forget the events so far; what is allocated now stays known."""
+        self._history.cancel()
+        self._history.start()
 
     def _step_aside(self) -> None:
         self.is_alone = False

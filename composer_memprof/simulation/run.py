@@ -17,6 +17,7 @@ from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
+from composer_memprof.simulated_gpu.launchers import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulation.peaks import FOLDER_VARIABLE, STEPS_VARIABLE, ProcessPeaks, read_peaks
 
@@ -36,6 +37,7 @@ class Simulation:
         ranks_per_node: and as many devices. Default: 8, or ``ranks`` if they are fewer.
         steps: optimizer steps until the command is ended; 0 lets it go on.
         time_limit: seconds until it is ended; 0 for none.
+        kept: which part of its elements a mask is taken to keep.
     """
 
     device: Device
@@ -44,6 +46,7 @@ class Simulation:
     ranks_per_node: Optional[int] = None
     steps: int = 3
     time_limit: float = 0
+    kept: float = 1.0
 
     @property
     def outside(self) -> Outside:
@@ -124,7 +127,7 @@ def _environment(what: Simulation) -> dict[str, str]:
     if what.ranks is not None:
         launched = simulated_ranks.environment(what.ranks, what.rank, what.ranks_per_node)
     devices = int(launched.get('LOCAL_WORLD_SIZE', '1'))
-    environment = environment_with(what.device, devices=devices, outside=what.outside.bytes)
+    environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
     return {**environment, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
 
 
@@ -168,6 +171,17 @@ def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _send(process: subprocess.Popen[bytes], number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Simulation]:
+    """The command of one rank, where the command is a launcher's, and the ranks that it launches unless they are given.
+
+    Raises:
+        NotUnwrappedError: if it is a launcher that is not known.
+    """
+    launch = unwrapped(python_of(command), rank=what.rank, ranks_per_node=what.ranks_per_node)
+    per_node = what.ranks_per_node or launch.ranks_per_node
+    return launch.command, dataclasses.replace(what, ranks=what.ranks or launch.ranks, ranks_per_node=per_node)
 
 
 def python_of(command: Sequence[str]) -> list[str]:

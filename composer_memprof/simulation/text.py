@@ -39,6 +39,8 @@ def _verdict(result: SimulationResult) -> str:
         return f'{where}: the command used no GPU'
     if not result.fits:
         return f'{where}: does not fit'
+    if result.exit_code and not result.timed_out:
+        return f'{where}: the command failed with exit code {result.exit_code}; up to there it fits'
     reserved = max(device.reserved for process in result.processes for device in process.devices)
     return f'{where}: fits, with {human_bytes(result.available - reserved)} to spare'
 

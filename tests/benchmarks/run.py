@@ -32,6 +32,7 @@ from tests.benchmarks.mem_profiler import mem_profiler
 from tests.benchmarks.page import page
 from tests.benchmarks.python_calls import python_calls
 from tests.benchmarks.saved_tensors import saved_tensors
+from tests.benchmarks.simulation import simulation
 from tests.benchmarks.training import step_ratio
 from tests.conftest import Regression, loader
 
@@ -225,6 +226,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'analysis': analysis,
     'page': page,
     'hold': hold,
+    'simulation': lambda rounds: simulation(rounds, report),
     'hold_gpu': hold_gpu,
     'saved_tensors': lambda rounds: saved_tensors(rounds, report),
     'fsdp_mem_tracker': fsdp_mem_tracker,

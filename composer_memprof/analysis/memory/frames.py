@@ -18,6 +18,7 @@ _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
 _RUNNER = (
     *('composer_memprof/__main__.py', 'composer_memprof/cli.py', 'composer_memprof/runner.py'),
     'composer_memprof/recorders/functions/marked.py',
+    'composer_memprof/simulation/observer.py',
 )
 #: Files that torch.compile and triton generate, wherever their caches are.
 _GENERATED = re.compile(

@@ -1,5 +1,5 @@
-/* Copies. What the host reads back is what it copied to the device after the last kernel's launch, and otherwise zeros:
-   no kernel has run, and an address that torch gave to another tensor must not show what the earlier one held.
+/* Copies. What the host reads back is what was written to the device after the last kernel's launch, and otherwise
+   zeros: no kernel has run, and an address that torch gave to another tensor must not show what the earlier one held.
 
    Only small copies to the device are made at all, so that a run of 80 GB touches no memory. */
 
@@ -19,11 +19,23 @@ static int was_written(const char *address, size_t bytes) {
   return 0;
 }
 
-void write_to_device(char *to, const char *from, size_t bytes) {
-  if (bytes > LARGEST_COPY || write_count == MOST_WRITES) return;
+static void write_to_device(char *to, const char *from, size_t bytes) {
+  int last = write_count - 1;
+  int continues_last = last >= 0 && writes[last].start + writes[last].bytes == to;
+  if (bytes > LARGEST_COPY || (write_count == MOST_WRITES && !continues_last)) return;
   memmove(to, from, bytes);
-  writes[write_count].start = to;
-  writes[write_count++].bytes = bytes;
+  if (continues_last) {
+    writes[last].bytes += bytes;
+  } else {
+    writes[write_count].start = to;
+    writes[write_count++].bytes = bytes;
+  }
+}
+
+void write_result(char *to, const char *from, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  write_to_device(to, from, bytes);
+  pthread_mutex_unlock(&lock);
 }
 
 static int copy(char *to, const char *from, size_t bytes) {

@@ -92,6 +92,9 @@ int cudaDeviceGetAttribute(int *value, int attribute, int d) {
     case cudaDevAttrGlobalMemoryBusWidth: *value = p->memoryBusWidth; OK;
     case cudaDevAttrComputeCapabilityMajor: *value = p->major; OK;
     case cudaDevAttrComputeCapabilityMinor: *value = p->minor; OK;
+    /* Some programs estimate times with the clocks, in kHz. Nothing here takes time, so all devices have the same. */
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate: *value = 1500000; OK;
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrManagedMemory:
     case cudaDevAttrCooperativeLaunch:
@@ -110,7 +113,6 @@ int cudaSetDevice(int d) {
   device = d;
   OK;
 }
-int cudaDeviceSynchronize(void) { OK; }
 int cudaDriverGetVersion(int *version) { *version = CUDA_VERSION; OK; }
 int cudaRuntimeGetVersion(int *version) { *version = CUDA_VERSION; OK; }
 int cudaGetLastError(void) { int error = last_error; last_error = 0; return error; }
@@ -122,6 +124,9 @@ const char *cudaGetErrorString(int error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorNotSupported: return "operation not supported on a simulated GPU";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+    case cudaErrorCapturedEvent: return "operation not permitted on an event last recorded in a capturing stream";
     default: return "an error of the simulated GPU";
   }
 }
@@ -129,6 +134,9 @@ const char *cudaGetErrorName(int error) {
   switch (error) {
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
     case cudaErrorNotSupported: return "cudaErrorNotSupported";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
     default: return "cudaError";
   }
 }

@@ -3,10 +3,10 @@
 #include "simulated_gpu.h"
 #include <dlfcn.h>
 
-enum { NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+enum { INVALID_VALUE = 1, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 
 NOTHING(cuInit) NOTHING(cuCtxSetCurrent) NOTHING(cuFuncSetAttribute) NOTHING(cuFuncSetCacheConfig)
-NOTHING(cuModuleUnload) NOTHING(cuLinkAddData_v2)
+NOTHING(cuModuleUnload) NOTHING(cuLinkAddData_v2) NOTHING(cuCtxSetLimit)
 int cuDeviceGet(int *device, int index) { *device = index; OK; }
 int cuDeviceGetCount(int *count) { *count = figure("devices"); OK; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
@@ -17,6 +17,8 @@ int cuCtxGetCurrent(void **context) { static int made; *context = &made; OK; }
 int cuCtxGetDevice(int *device) { *device = current_device(); OK; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { return cuCtxGetCurrent(context); }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = 1; OK; }
+int cuCtxGetLimit(size_t *bytes, int limit) { *bytes = 1 << 20; OK; } /* what kernels print goes through so much */
+int cuStreamIsCapturing(void *stream, int *status) { return cudaStreamIsCapturing(stream, status); }
 int cuGetErrorString(int error, const char **text) { *text = cudaGetErrorString(error); OK; }
 int cuGetErrorName(int error, const char **text) { *text = cudaGetErrorName(error); OK; }
 
@@ -44,7 +46,9 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int
 }
 int cuOccupancyMaxActiveClusters(int *clusters) { *clusters = 1; OK; }
 int cuTensorMapEncodeTiled(void *map) { memset(map, 0, 128); OK; }
+int cuTensorMapEncodeIm2col(void *map) { memset(map, 0, 128); OK; }
 int cuPointerGetAttribute(void *value, int attribute, void *address) {
+  if (!is_on_device(address) && !is_pinned(address)) return INVALID_VALUE; /* Triton refuses the CPU's tensors so */
   if (attribute == 2) *(int *)value = 2;              /* the type of memory: a device's */
   else if (attribute == 3) *(void **)value = address; /* the address on the device */
   else return NOT_SUPPORTED;

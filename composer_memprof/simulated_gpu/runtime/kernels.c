@@ -19,13 +19,15 @@ int __cudaPopCallConfiguration(Size *grid, Size *block, size_t *shared, void **s
   OK;
 }
 
-int cudaLaunchKernel(const void *function, Size grid, Size block, void **arguments, size_t shared, void *stream) {
-  forget_what_was_written();
+static int launch(const void *function, void **arguments) {
+  if (!write_if_it_counts(function, arguments)) forget_what_was_written();
   OK;
 }
+int cudaLaunchKernel(const void *function, Size grid, Size block, void **arguments, size_t shared, void *stream) {
+  return launch(function, arguments);
+}
 int cudaLaunchKernelExC(const void *config, const void *function, void **arguments) {
-  forget_what_was_written();
-  OK;
+  return launch(function, arguments);
 }
 int cudaLaunchCooperativeKernel(const void *function, Size grid, Size block, void **arguments, size_t shared,
                                 void *stream) {
@@ -40,7 +42,9 @@ int __cudaLaunchKernel(void *kernel, Size grid, Size block, void **arguments, si
 void **__cudaRegisterFatBinary(void *binary) { static void *handle; return &handle; }
 void __cudaRegisterFatBinaryEnd(void **handle) {}
 void __cudaUnregisterFatBinary(void **handle) {}
-void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name) {}
+void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name) {
+  remember_if_it_counts(function, name);
+}
 void __cudaRegisterVar() {}
 char __cudaInitModule(void **handle) { return 1; }
 

@@ -3,16 +3,21 @@
 #include "simulated_gpu.h"
 #include <sys/mman.h>
 
-enum { MOST_REGIONS = 1 << 18, MOST_DEVICES = 64 };
+enum { MOST_REGIONS = 1 << 18, MOST_DEVICES = 64, MOST_PINNED = 1 << 16 };
+/* The driver's pages. */
+enum { GRANULARITY = 2 << 20 };
 
 /* Bytes of a device that the driver created and that may be mapped at an address. */
 typedef struct { size_t bytes; int device, mappings, released; } Handle;
 
-/* A device's memory at an address; sorted by `start`. `handle` is null where cudaMalloc made it. */
-typedef struct { char *start; size_t bytes; int device; Handle *handle; } Region;
+/* A device's memory at an address; sorted by `start`. `handle` is null where cudaMalloc made it. A pooled region's bytes
+   are taken by its pool. */
+typedef struct { char *start; size_t bytes; int device; Handle *handle; int pooled; } Region;
 static Region regions[MOST_REGIONS];
 static int region_count;
 static size_t in_use[MOST_DEVICES];
+typedef struct { size_t used, most_used, reserved, most_reserved; } Pool;
+static Pool pools[MOST_DEVICES]; /* of each device, for cudaMallocAsync */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The index of the last region that starts at or before the address, -1 without one. */
@@ -34,7 +39,7 @@ static int region_of(const void *address) {
 static void add_region(char *start, size_t bytes, int device, Handle *handle) {
   int i = region_before(start) + 1;
   memmove(regions + i + 1, regions + i, (region_count++ - i) * sizeof *regions);
-  regions[i] = (Region){start, bytes, device, handle};
+  regions[i] = (Region){start, bytes, device, handle, 0};
 }
 
 static void remove_region(int i) { memmove(regions + i, regions + i + 1, (--region_count - i) * sizeof *regions); }
@@ -92,21 +97,37 @@ int cudaFree(void *address) {
   int i = region_of(address);
   if (i >= 0) {
     munmap(regions[i].start, regions[i].bytes);
-    in_use[regions[i].device] -= regions[i].bytes;
+    if (regions[i].pooled) pools[regions[i].device].used -= regions[i].bytes;
+    else in_use[regions[i].device] -= regions[i].bytes;
     remove_region(i);
   }
   pthread_mutex_unlock(&lock);
   OK;
 }
 
-int cudaMallocAsync(void **address, size_t bytes, void *stream) { return cudaMalloc(address, bytes); }
-int cudaFreeAsync(void *address, void *stream) { return cudaFree(address); }
 int cudaMallocManaged(void **address, size_t bytes, unsigned flags) { return cudaMalloc(address, bytes); }
 
 int cudaMemGetInfo(size_t *available, size_t *total) {
   *total = figure("total_memory");
   *available = *total - figure("outside") - in_use[current_device()];
   OK;
+}
+
+/* The host's memory that is pinned, in no order: torch keeps few large pieces. */
+static struct { const char *start; size_t bytes; } pinned[MOST_PINNED];
+static int pinned_count;
+
+static int pinned_at(const char *address) {
+  for (int i = 0; i < pinned_count; i++)
+    if (address >= pinned[i].start && address < pinned[i].start + pinned[i].bytes) return i;
+  return -1;
+}
+
+int is_pinned(const void *address) {
+  pthread_mutex_lock(&lock);
+  int found = pinned_at(address) >= 0;
+  pthread_mutex_unlock(&lock);
+  return found;
 }
 
 int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address) {
@@ -117,6 +138,10 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const voi
     attributes->type = cudaMemoryTypeDevice;
     attributes->device = regions[i].device;
     attributes->devicePointer = (void *)address;
+  } else if (pinned_at(address) >= 0) {
+    attributes->type = cudaMemoryTypeHost;
+    attributes->device = current_device();
+    attributes->devicePointer = attributes->hostPointer = (void *)address;
   }
   pthread_mutex_unlock(&lock);
   OK;
@@ -124,28 +149,110 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const voi
 
 /* -- pools of cudaMallocAsync -- */
 
-int cudaDeviceGetDefaultMemPool(void **pool, int device) { static char pools[MOST_DEVICES]; *pool = pools + device; OK; }
-int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
-  /* reserved and used, now and at most: all 64 bits wide */
-  *(uint64_t *)value = attribute >= cudaMemPoolAttrReservedMemCurrent ? in_use[current_device()] : 0;
+/* As torch asks of it, a pool keeps what it reserved until it is trimmed. */
+enum { POOL_GROWS_BY = 32 << 20 };
+
+static int grow(Pool *pool, int device, size_t unit) {
+  size_t wanted = (pool->used + unit - 1) / unit * unit;
+  if (wanted <= pool->reserved) return 1;
+  if (!take(wanted - pool->reserved, device)) return 0;
+  pool->reserved = wanted;
+  if (pool->most_reserved < wanted) pool->most_reserved = wanted;
+  return 1;
+}
+
+int cudaMallocAsync(void **address, size_t bytes, void *stream) {
+  assumed("cudaMallocAsync's pool grows by 32 MiB and is never fragmented");
+  pthread_mutex_lock(&lock);
+  int device = current_device();
+  Pool *pool = pools + device;
+  char *start = 0;
+  pool->used += bytes;
+  if (region_count < MOST_REGIONS && (grow(pool, device, POOL_GROWS_BY) || grow(pool, device, GRANULARITY)))
+    start = address_space(bytes);
+  if (start) {
+    add_region(start, bytes, device, 0);
+    regions[region_of(start)].pooled = 1;
+    if (pool->most_used < pool->used) pool->most_used = pool->used;
+  } else {
+    pool->used -= bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  *address = start;
+  return start ? 0 : fail(cudaErrorMemoryAllocation);
+}
+int cudaFreeAsync(void *address, void *stream) { return cudaFree(address); }
+
+int cudaDeviceGetDefaultMemPool(Pool **pool, int device) { *pool = pools + device; OK; }
+
+static size_t *attribute_of(Pool *pool, int attribute) {
+  switch (attribute) {
+    case cudaMemPoolAttrReservedMemCurrent: return &pool->reserved;
+    case cudaMemPoolAttrReservedMemHigh: return &pool->most_reserved;
+    case cudaMemPoolAttrUsedMemCurrent: return &pool->used;
+    case cudaMemPoolAttrUsedMemHigh: return &pool->most_used;
+    default: return 0;
+  }
+}
+int cudaMemPoolGetAttribute(Pool *pool, int attribute, uint64_t *value) {
+  const size_t *found = attribute_of(pool, attribute);
+  *value = found ? *found : 0;
   OK;
 }
-NOTHING(cudaMemPoolSetAttribute) NOTHING(cudaMemPoolSetAccess) NOTHING(cudaMemPoolTrimTo)
+/* The peaks can be set to what there is now; nothing else that torch sets is kept. */
+int cudaMemPoolSetAttribute(Pool *pool, int attribute, void *value) {
+  if (attribute == cudaMemPoolAttrReservedMemHigh) pool->most_reserved = pool->reserved;
+  if (attribute == cudaMemPoolAttrUsedMemHigh) pool->most_used = pool->used;
+  OK;
+}
+int cudaMemPoolTrimTo(Pool *pool, size_t least) {
+  pthread_mutex_lock(&lock);
+  size_t kept = pool->used > least ? pool->used : least;
+  kept = (kept + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
+  if (kept < pool->reserved) {
+    in_use[pool - pools] -= pool->reserved - kept;
+    pool->reserved = kept;
+  }
+  pthread_mutex_unlock(&lock);
+  OK;
+}
+NOTHING(cudaMemPoolSetAccess)
+/* What a captured graph allocates is the pool's too. */
+int cudaDeviceGetGraphMemAttribute(int device, int attribute, uint64_t *bytes) { *bytes = 0; OK; }
+NOTHING(cudaDeviceSetGraphMemAttribute) NOTHING(cudaDeviceGraphMemTrim)
 
 /* -- the host's pinned memory -- */
 
+int cudaHostRegister(void *address, size_t bytes, unsigned flags) {
+  pthread_mutex_lock(&lock);
+  int known = pinned_at(address) >= 0;
+  if (!known && pinned_count < MOST_PINNED) {
+    pinned[pinned_count].start = address;
+    pinned[pinned_count++].bytes = bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  return known ? fail(cudaErrorHostMemoryAlreadyRegistered) : 0;
+}
+int cudaHostUnregister(void *address) {
+  pthread_mutex_lock(&lock);
+  int i = pinned_at(address);
+  if (i >= 0) pinned[i] = pinned[--pinned_count];
+  pthread_mutex_unlock(&lock);
+  return i >= 0 ? 0 : fail(cudaErrorHostMemoryNotRegistered);
+}
 int cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
   *address = aligned_alloc(4096, (bytes + 4095) & ~4095ull);
-  return *address ? 0 : fail(cudaErrorMemoryAllocation);
+  return *address ? cudaHostRegister(*address, bytes, flags) : fail(cudaErrorMemoryAllocation);
 }
 int cudaMallocHost(void **address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
-int cudaFreeHost(void *address) { free(address); OK; }
+int cudaFreeHost(void *address) {
+  if (address) cudaHostUnregister(address);
+  free(address);
+  OK;
+}
 int cudaHostGetDevicePointer(void **on_device, void *on_host, unsigned flags) { *on_device = on_host; OK; }
-NOTHING(cudaHostRegister) NOTHING(cudaHostUnregister)
 
 /* -- the driver's virtual memory, of which torch makes expandable segments -- */
-
-enum { GRANULARITY = 2 << 20 };
 
 /* What the driver is told of the place of an allocation, as in cuda.h. */
 typedef struct { int type, handle_types; struct { int type, id; } location; } Place;

@@ -37,15 +37,25 @@ int not_simulated(const char *function, int status);
 
 /* memory.c */
 int is_on_device(const void *address);
+int is_pinned(const void *address);
 size_t bytes_in_use(int device);
 /* The range of the allocation that the address lies in; returns an error if there is none. */
 int address_range(void **start, size_t *bytes, void *address);
 
 /* copies.c: whatever the host wrote before a kernel's launch may have been replaced by it. */
 void forget_what_was_written(void);
+/* What a kernel would have written, for the host to read. */
+void write_result(char *to, const char *from, size_t bytes);
+
+/* counts.c: kernels that count how many elements a result has. */
+void remember_if_it_counts(const void *kernel, const char *name);
+/* Writes the count if the kernel is one of them; returns whether it is. Such a kernel writes nothing else that the host
+   reads. */
+int write_if_it_counts(const void *kernel, void **arguments);
 
 /* streams.c: the id of the capture on a stream, 0 without one. */
 unsigned long long capture_on(void *stream);
+int cudaStreamIsCapturing(void *stream, int *status);
 
 /* The grid and the blocks of a launch. */
 typedef struct { unsigned x, y, z; } Size;

@@ -1,15 +1,40 @@
-/* Streams, events and graphs: everything completes at once; what is captured is not kept. */
+/* Streams, events and graphs: everything completes at once; which streams a capture has is kept, what they do is not. */
 
 #include "simulated_gpu.h"
 
-typedef struct { int priority; unsigned long long capture; int capture_mode; } Stream;
+enum { MOST_CAPTURES = 64 };
 
-static unsigned long long captures;
+/* `capture` is the id of the capture that the work belongs to, also after that has ended. */
+typedef struct { int priority; unsigned long long capture; } Stream;
+typedef struct { unsigned long long capture; } Event;
+
+/* Captures that have begun and not ended; `id` is 0 where there is none. */
+static struct { unsigned long long id; int invalid; } captures[MOST_CAPTURES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int place_of(unsigned long long capture) {
+  for (int i = 0; i < MOST_CAPTURES; i++)
+    if (captures[i].id == capture) return i;
+  return -1;
+}
+
+static unsigned long long still_active(unsigned long long capture) {
+  return capture && place_of(capture) >= 0 ? capture : 0;
+}
 
 /* The default streams (null, 1 and 2) can't be captured. */
 static Stream *stream_at(void *stream) { return (uintptr_t)stream > 2 ? stream : 0; }
 
-unsigned long long capture_on(void *stream) { return stream_at(stream) ? stream_at(stream)->capture : 0; }
+unsigned long long capture_on(void *stream) {
+  return stream_at(stream) ? still_active(stream_at(stream)->capture) : 0;
+}
+
+/* Nothing can be waited for while it is captured; whoever tries ends the capture. */
+static int wait_for(unsigned long long capture, int error) {
+  if (!capture) OK;
+  captures[place_of(capture)].invalid = 1;
+  return fail(error);
+}
 
 int cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int priority) {
   *stream = calloc(1, sizeof **stream);
@@ -29,31 +54,53 @@ int cudaStreamAddCallback(void *stream, void (*call)(void *, int, void *), void 
   OK;
 }
 int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) { call(data); OK; }
-NOTHING(cudaStreamQuery) NOTHING(cudaStreamSynchronize) NOTHING(cudaStreamWaitEvent)
+int cudaStreamSynchronize(void *stream) { return wait_for(capture_on(stream), cudaErrorStreamCaptureUnsupported); }
+int cudaStreamQuery(void *stream) { return cudaStreamSynchronize(stream); }
+/* A stream that waits for a captured one joins the capture. */
+int cudaStreamWaitEvent(void *stream, Event *event, unsigned flags) {
+  if (stream_at(stream) && still_active(event->capture)) stream_at(stream)->capture = event->capture;
+  OK;
+}
 
-int cudaEventCreateWithFlags(void **event, unsigned flags) { *event = malloc(8); OK; }
-int cudaEventCreate(void **event) { return cudaEventCreateWithFlags(event, 0); }
+int cudaEventCreateWithFlags(Event **event, unsigned flags) { *event = calloc(1, sizeof **event); OK; }
+int cudaEventCreate(Event **event) { return cudaEventCreateWithFlags(event, 0); }
+int cudaEventRecord(Event *event, void *stream) { event->capture = capture_on(stream); OK; }
+int cudaEventRecordWithFlags(Event *event, void *stream, unsigned flags) { return cudaEventRecord(event, stream); }
+int cudaEventSynchronize(Event *event) { return wait_for(still_active(event->capture), cudaErrorCapturedEvent); }
+int cudaEventQuery(Event *event) { return cudaEventSynchronize(event); }
 int cudaEventDestroy(void *event) { free(event); OK; }
-int cudaEventElapsedTime(float *milliseconds, void *start, void *end) { *milliseconds = 0.01f; OK; }
-NOTHING(cudaEventQuery) NOTHING(cudaEventRecord) NOTHING(cudaEventRecordWithFlags) NOTHING(cudaEventSynchronize)
+int cudaEventElapsedTime(float *milliseconds, void *start, void *end) {
+  assumed("the time between any two events is 0.01 ms; what is tuned by time takes the first choice, for products cuBLAS");
+  *milliseconds = 0.01f;
+  OK;
+}
 
 /* -- graphs -- */
 
 int cudaStreamBeginCapture(void *stream, int mode) {
-  Stream *captured = stream_at(stream);
-  if (!captured || captured->capture) return fail(cudaErrorInvalidValue);
-  captured->capture = __atomic_add_fetch(&captures, 1, __ATOMIC_RELAXED);
-  OK;
+  static unsigned long long begun;
+  if (!stream_at(stream) || capture_on(stream)) return fail(cudaErrorInvalidValue);
+  pthread_mutex_lock(&lock);
+  int place = place_of(0);
+  if (place >= 0) {
+    captures[place].invalid = 0;
+    captures[place].id = stream_at(stream)->capture = ++begun;
+  }
+  pthread_mutex_unlock(&lock);
+  return place >= 0 ? 0 : fail(cudaErrorNotSupported);
 }
 int cudaStreamEndCapture(void *stream, void **graph) {
-  Stream *captured = stream_at(stream);
-  if (!captured || !captured->capture) return fail(cudaErrorInvalidValue);
-  captured->capture = 0;
-  *graph = malloc(8);
-  OK;
+  unsigned long long capture = capture_on(stream);
+  if (!capture) return fail(cudaErrorInvalidValue);
+  int place = place_of(capture);
+  captures[place].id = 0;
+  *graph = captures[place].invalid ? 0 : malloc(8);
+  return *graph ? 0 : fail(cudaErrorStreamCaptureInvalidated);
 }
 int cudaStreamIsCapturing(void *stream, int *status) {
-  *status = capture_on(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  unsigned long long capture = capture_on(stream);
+  *status = !capture ? cudaStreamCaptureStatusNone
+          : captures[place_of(capture)].invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
   OK;
 }
 /* The later parameters, which differ between CUDA 12 and 13, are for those who add to a graph by hand. */
@@ -70,4 +117,11 @@ int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { *count = 1; OK
 int cudaGraphDestroy(void *graph) { free(graph); OK; }
 int cudaGraphExecDestroy(void *executable) { free(executable); OK; }
 int cudaGraphLaunch(void *executable, void *stream) { forget_what_was_written(); OK; }
+
+/* With torch's mode of capture, whatever waits for a device is forbidden while any stream is captured. */
+int cudaDeviceSynchronize(void) {
+  for (int i = 0; i < MOST_CAPTURES; i++)
+    if (captures[i].id) return wait_for(captures[i].id, cudaErrorStreamCaptureUnsupported);
+  OK;
+}
 NOTHING(cudaGraphDebugDotPrint) NOTHING(cudaThreadExchangeStreamCaptureMode)
