@@ -16,7 +16,7 @@ def install() -> None:
 
 
 def _streaming(distributed: Any) -> None:
-    """MosaicML Streaming counts the local ranks in shared memory. Checked with its version 0.13.
+    """MosaicML Streaming counts the local ranks in shared memory. Checked with its versions 0.12 (run) and 0.13 (read).
 
     As many nodes of one rank each read as many samples.
     """
