@@ -13,7 +13,6 @@ from composer import ComposerModel
 from composer.core import Callback, State
 from composer.loggers import Logger
 from composer.utils import collect_env
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import read_snapshot
@@ -24,6 +23,7 @@ from composer_memprof.plan.untouched_weights import UntouchedWeights
 from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.torch_private import cuda_allocator
+from composer_memprof.recorders.torch_private.wrappers import apply_activation_checkpointing
 from composer_memprof.simulated_gpu import ranks
 from composer_memprof.simulated_gpu.this_process import VARIABLE
 from composer_memprof.simulation.observer import StepObserver, device_peaks

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from composer_memprof.recorders.torch_private.dispatch_modes import TorchDispatchMode
 
 #: Smaller tensors are filled as always: a model may read a setting from one.
 _LARGE = 1 << 16
@@ -24,7 +25,7 @@ class UntouchedWeights(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: Sequence[Any] = (), keywords: Optional[Mapping[str, Any]] = None
     ) -> Any:
-        name = function._schema.name.removeprefix('aten::')
+        name = function.name().removeprefix('aten::').partition('.')[0]
         changed = arguments[0] if arguments else None
         if name.endswith('_') and _is_large(changed):
             return changed

@@ -41,7 +41,9 @@ def main(how: str) -> None:
         for module in [*(each for each in model.modules() if isinstance(each, Block)), model]:
             fully_shard(module, mesh=mesh, mp_policy=policy)
         model.to_empty(device=device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # Adam reads its step, which fake tensors lack
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.1, momentum=0.9
+        )  # Adam reads its step, which fake tensors lack
         ids = torch.zeros(4, 512, dtype=torch.long, device=device)
         batch = {'input_ids': ids, 'labels': ids}
 

@@ -15,6 +15,10 @@ from composer_memprof.recorders.torch_private.compilation import CompiledWrapper
 _ActivationWrapper = private(
     'torch.distributed.algorithms._checkpoint.checkpoint_wrapper.ActivationWrapper', module=__name__
 )
+#: ``(model, check_fn=…)``: wrap the modules for which ``check_fn`` says so, so that their activations are recomputed.
+apply_activation_checkpointing = private(
+    'torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing', module=__name__
+)
 
 
 @functools.cache
