@@ -284,7 +284,7 @@ def simulate(
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
     from composer_memprof.simulated_gpu.launchers import NotUnwrappedError
-    from composer_memprof.simulation.run import Simulation, as_one_rank
+    from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu
     from composer_memprof.simulation.run import simulate as run
     from composer_memprof.simulation.text import folder_of, next_command, simulation_text
 
@@ -298,6 +298,8 @@ def simulate(
     if rank >= (what.ranks or 1):
         say(f'--rank={rank} must be below the number of ranks, {what.ranks or 1}')
         raise typer.Exit(2)
+    if hidden_gpu():
+        say('the command does not see the GPU of this machine')
     named = next((word for word in words[1:] if not word.startswith('-')), words[0])
     kept_in = folder or folder_of(named, device.key)
     try:

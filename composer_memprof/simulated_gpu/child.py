@@ -8,7 +8,7 @@ import types
 
 import wrapt
 
-from composer_memprof.simulated_gpu import end_of_data, operators, optimizers, ranks
+from composer_memprof.simulated_gpu import composer_values, operators, ranks
 
 #: What else to call at the start: ``module:function``.
 AT_START_VARIABLE = 'SIMULATED_GPU_AT_START'
@@ -20,8 +20,7 @@ def prepare() -> None:
     if function:
         getattr(importlib.import_module(module), function)()
     wrapt.when_imported('torch')(operators.install)
-    wrapt.when_imported('composer.trainer.trainer')(end_of_data.install)
-    optimizers.install()
+    composer_values.install()
     if ranks.simulated_ranks() is not None:
         wrapt.when_imported('torch.distributed')(_stand_for_one_rank)
 

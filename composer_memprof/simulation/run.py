@@ -184,6 +184,11 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
     return launch.command, dataclasses.replace(what, ranks=what.ranks or launch.ranks, ranks_per_node=per_node)
 
 
+def hidden_gpu() -> bool:
+    """True if this machine has a GPU, which a simulated process does not see."""
+    return Path('/dev/nvidiactl').exists()
+
+
 def python_of(command: Sequence[str]) -> list[str]:
     """The command with this interpreter in place of a bare ``python``, which may be another environment's.
 
