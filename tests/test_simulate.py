@@ -98,7 +98,7 @@ def test_a_script_that_does_not_end_meets_the_time_limit() -> None:
 
 def test_a_command_without_a_gpu_keeps_its_output_and_its_exit_code() -> None:
     ran = simulate('--', 'python', '-c', 'print("hello"); raise SystemExit(7)')
-    assert ran.stdout.splitlines() == ['hello', 'simulated h100-80gb: the command used no GPU']
+    assert ran.stdout.splitlines() == ['hello', 'simulated h100-80gb: the command used no GPU memory']
     assert ran.returncode == 7 and not Path('simulated').exists()
 
 

@@ -13,8 +13,8 @@ import torch
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import load_plain
-from composer_memprof.simulated_gpu.building import CannotSimulateError
-from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.building import CannotSimulateError, library
+from composer_memprof.simulated_gpu.devices import Device, device_by_hand, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
 from tests.snapshots import REAL
 
@@ -65,3 +65,68 @@ def allocator_events(path: Path) -> list[tuple[str, int]]:
     kept = ('alloc', 'free_completed', 'segment_alloc', 'segment_free')
     trace = load_plain(path)['device_traces'][0]
     return [(event['action'], event['size']) for event in trace if event['action'] in kept]
+
+
+def run_on_it(script: str, gpu: Device | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a script on a simulated GPU, with more variables in its environment."""
+    environment()  # skips where no GPU can be simulated
+    variables = {**environment_with(gpu or find_device('h100-80gb'), outside=256 << 20), **more}
+    return subprocess.run(
+        [sys.executable, '-c', script], env=variables, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+READ_BACK = """
+import os, torch
+large = torch.ones(100_000).cuda()
+assert large.cpu().sum() == 0, 'a large copy is not made'
+small = torch.tensor([1., 2, 3, 4]).cuda()
+assert small.tolist() == [1, 2, 3, 4], 'no kernel has run since'
+part = torch.empty(100_000, device='cuda')
+part[:4].copy_(torch.tensor([1., 2, 3, 4]))
+part.copy_(torch.full((100_000,), 7.))
+assert part[:4].tolist() == [0, 0, 0, 0], 'what a larger copy replaced'
+os.environ.clear()
+torch.empty(1 << 28, dtype=torch.uint8, device='cuda')
+assert torch.cuda.mem_get_info()[1] == 85028896768, 'a script may clear its environment'
+child = os.fork()
+if child == 0:
+    try:
+        small.cpu()
+    except RuntimeError as error:
+        os._exit(0 if 'initialization error' in str(error) else 1)
+    os._exit(2)
+assert os.waitpid(child, 0)[1] == 0, 'a forked process has none of the device'
+print('done')
+"""
+
+
+def test_what_the_host_reads_back_is_what_it_wrote_or_zeros_and_nothing_crashes() -> None:
+    ran = run_on_it(READ_BACK)
+    assert ran.stdout == 'done\n', ran.stderr[-2000:]
+
+
+def test_a_gpu_smaller_than_the_allowance_has_no_memory_and_nothing_can_be_allocated_of_no_size() -> None:
+    script = 'import torch; print(torch.empty(0, device="cuda").shape, torch.cuda.mem_get_info()); torch.ones(9).cuda()'
+    ran = run_on_it(script, device_by_hand('200MB'), PYTORCH_NO_CUDA_MEMORY_CACHING='1')
+    assert ran.stdout == 'torch.Size([0]) (0, 200000000)\n' and 'out of memory' in ran.stderr, ran.stderr[-2000:]
+
+
+def test_the_cache_may_have_a_space_in_its_path_and_lose_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'a cache'))
+    script = 'import torch; print(torch.ones(9).cuda().device)'
+    assert run_on_it(script).stdout == 'cuda:0\n'
+    library().unlink()
+    assert run_on_it(script).stdout == 'cuda:0\n'
+
+
+def test_where_nothing_can_be_built_one_line_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'file').write_text('')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+    with pytest.raises(CannotSimulateError, match='cannot be built in the cache: .*Not a directory'):
+        library()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'a:b'))
+    with pytest.raises(CannotSimulateError, match='has a colon in its path'):
+        library()

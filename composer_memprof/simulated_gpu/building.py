@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
@@ -60,14 +60,22 @@ def library() -> Path:
         raise CannotSimulateError(
             f'a GPU is simulated on Linux x86-64 only; this is {platform.system()} {platform.machine()}'
         )
-    folder = _cache() / _key()
-    if not (folder / LIBRARY).exists():
-        _build(folder)
+    try:
+        folder = _cache() / _key()
+        if not (folder / LIBRARY).exists():
+            _build(folder)
+    except (OSError, RuntimeError) as error:
+        raise CannotSimulateError(f'the simulated CUDA runtime cannot be built in the cache: {error}') from error
     return folder / LIBRARY
 
 
 def _cache() -> Path:
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'composer_memprof' / 'simulated_gpu'
+    home = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache').absolute()
+    if ':' in str(home):
+        raise CannotSimulateError(
+            f'the cache {str(home)!r} has a colon in its path; set XDG_CACHE_HOME to another folder'
+        )
+    return home / 'composer_memprof' / 'simulated_gpu'
 
 
 def _key() -> str:
@@ -85,7 +93,12 @@ def _torch() -> Path:
     found = importlib.util.find_spec('torch')
     if found is None or found.origin is None:
         raise CannotSimulateError('torch is not installed')
-    return Path(found.origin).parent
+    folder = Path(found.origin).parent
+    if re.search(r'^cuda\b.*= *None', _text(folder / 'version.py'), re.MULTILINE):
+        raise CannotSimulateError(
+            f"torch {metadata.version('torch')} is built for the CPU; PyPI's torch for Linux is built for CUDA"
+        )
+    return folder
 
 
 def _build(folder: Path) -> None:
@@ -96,37 +109,49 @@ def _build(folder: Path) -> None:
         built = Path(temporary) / 'built'
         built.mkdir()
         library = built / LIBRARY
-        _compile(sources, headers, library)
+        _compile(sources, headers, library, Path(temporary))
         stubs = Path(temporary) / 'not_simulated.c'
         stubs.write_text(_stubs(_symbols_needed() - _symbols(library, defined=True)))
-        _compile([*sources, stubs], headers, library)
+        _compile([*sources, stubs], headers, library, Path(temporary))
         for name in _OTHER_NAMES:
             (built / name).symlink_to(LIBRARY)
         if _has_ziglang():
             _write_compiler(built / _COMPILER)
-        try:
+        _move(built, folder)
+
+
+def _move(built: Path, folder: Path) -> None:
+    """Put a finished build in its place. Another process may have been faster, and a cleaner may have left a part."""
+    try:
+        built.rename(folder)
+    except OSError:
+        if not (folder / LIBRARY).exists():
+            shutil.rmtree(folder, ignore_errors=True)
             built.rename(folder)
-        except OSError:
-            if not (folder / LIBRARY).exists():  # else another process was faster
-                raise
 
 
-def _compile(sources: Iterable[Path], headers: list[Path], library: Path) -> None:
+def _compile(sources: Iterable[Path], headers: list[Path], library: Path, temporary: Path) -> None:
+    """Compile with the first compiler that can."""
     settings = [f'-DCUDA_VERSION={_cuda_version(headers)}', *(f'-I{folder}' for folder in (*headers, _SOURCES))]
     options = ['-shared', '-fPIC', '-O1', '-w', *settings, f'-Wl,-soname,{LIBRARY}', '-lpthread', '-ldl']
-    command = [*_compiler(), *map(str, sources), *options, '-o', str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotSimulateError(f'the simulated CUDA runtime does not compile: {done.stderr.strip()[:500]}')
+    caches = {f'ZIG_{which}_CACHE_DIR': str(temporary / 'zig') for which in ('GLOBAL', 'LOCAL')}
+    message = "there is no C compiler; pip install 'composer_memprof[simulate]' brings one"
+    for compiler in _compilers():
+        command = [*compiler, *map(str, sources), *options, '-o', str(library)]
+        done = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return
+        message = f'the simulated CUDA runtime does not compile: {" ".join(done.stderr.split())[:500]}'
+    raise CannotSimulateError(message)
 
 
-def _compiler() -> list[str]:
-    system = shutil.which(os.environ.get('CC') or 'cc')
-    if system is not None:
-        return [system]
+def _compilers() -> Iterator[list[str]]:
+    """The user's, the system's, and ziglang's."""
+    for words in (shlex.split(os.environ.get('CC', '')), ['cc']):
+        if words and shutil.which(words[0]):
+            yield words
     if _has_ziglang():
-        return [sys.executable, *_ZIGLANG]
-    raise CannotSimulateError("there is no C compiler; pip install 'composer_memprof[simulate]' brings one")
+        yield [sys.executable, *_ZIGLANG]
 
 
 def _has_ziglang() -> bool:
@@ -140,11 +165,11 @@ def _write_compiler(path: Path) -> None:
     path.chmod(0o755)
 
 
-def compiler_for_triton() -> Optional[Path]:
-    """A compiler in one file where Triton would find none, if ``ziglang`` is installed."""
+def compiler_for_triton(library: Path) -> Optional[Path]:
+    """A compiler in one file, beside the library, where Triton would find none, if ``ziglang`` is installed."""
     if os.environ.get('CC') or shutil.which('gcc') or shutil.which('clang'):
         return None
-    compiler = library().with_name(_COMPILER)
+    compiler = library.with_name(_COMPILER)
     return compiler if compiler.exists() else None
 
 

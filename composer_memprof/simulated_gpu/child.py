@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import sys
 import types
 
 import wrapt
@@ -21,8 +23,15 @@ def prepare() -> None:
         getattr(importlib.import_module(module), function)()
     wrapt.when_imported('torch')(operators.install)
     composer_values.install()
+    wrapt.when_imported('torch')(_check_preloaded)
     if ranks.simulated_ranks() is not None:
         wrapt.when_imported('torch.distributed')(_stand_for_one_rank)
+
+
+def _check_preloaded(torch: types.ModuleType) -> None:
+    """Say that the script took the runtime away: torch then finds no GPU."""
+    if not hasattr(ctypes.CDLL(None), 'simulated_gpu_assumed'):
+        print('simulated GPU: it is not preloaded in this process, which has changed LD_PRELOAD', file=sys.stderr)
 
 
 def _stand_for_one_rank(module: types.ModuleType) -> None:

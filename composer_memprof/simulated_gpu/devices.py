@@ -172,7 +172,7 @@ def device_by_hand(memory: str, compute_capability: str = '9.0') -> Device:
     """
     size = re.fullmatch(r'([\d.]+)\s*([KMGT]?)(i?)B?', memory.strip(), re.IGNORECASE)
     try:
-        number = float(size[1]) if size else 0.0
+        number = float(size[1][:20]) if size else 0.0
     except ValueError:
         number = 0.0
     if size is None or number <= 0:

@@ -36,11 +36,11 @@ def environment_with(
     path = library()
     figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside, 'kept': kept}
     environment[VARIABLE] = ';'.join(f'{name}={value}' for name, value in figures.items())
-    environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path)
-    # for those that load the driver by its name
+    # By its name, which is found in the folder: a path with a space can't be preloaded.
+    environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path.name)
     environment['LD_LIBRARY_PATH'] = _before(environment.get('LD_LIBRARY_PATH'), path.parent)
     environment['TRITON_LIBCUDA_PATH'] = str(path.parent)
-    compiler = compiler_for_triton()
+    compiler = compiler_for_triton(path)
     if compiler is not None:
         environment['CC'] = str(compiler)
     # Triton's products would be compiled by the dozen to be timed, and nothing here takes time
@@ -51,5 +51,5 @@ def environment_with(
     return environment
 
 
-def _before(others: Optional[str], path: Path) -> str:
+def _before(others: Optional[str], path: Path | str) -> str:
     return ':'.join(filter(None, [str(path), others]))

@@ -28,7 +28,7 @@ def install(torch: types.ModuleType) -> None:
                 not_negative = repeats >= 0
                 not_negative.all().item()
                 del not_negative  # later than what all returned
-            ctypes.CDLL(None).assumed(_ONCE)
+            ctypes.CDLL(None).simulated_gpu_assumed(_ONCE)
             output_size = repeats.numel()
         result = torch.empty(output_size, dtype=repeats.dtype, device=repeats.device)
         del contiguous, cumsum

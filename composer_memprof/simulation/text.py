@@ -18,7 +18,7 @@ def simulation_text(result: SimulationResult) -> RenderableType:
     """The verdict, the peaks, what lies outside of torch's allocator, and what was assumed."""
     lines: list[Text] = [Text(_verdict(result), style='bold')]
     lines += [Text(line) for process in result.processes[:1] for line in _process(process, result)]
-    if result.processes:
+    if any(process.devices for process in result.processes):
         lines.append(Text(_outside(result)))
     lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]
     lines += [Text(f'Not simulated: {printable(name)}') for name in result.not_simulated]
@@ -35,8 +35,8 @@ def _verdict(result: SimulationResult) -> str:
     where = f'simulated {result.gpu}'
     if result.ranks > 1:
         where += f', rank {result.rank} of {result.ranks}'
-    if not result.processes:
-        return f'{where}: the command used no GPU'
+    if not any(process.devices or process.out_of_memory for process in result.processes):
+        return f'{where}: the command used no GPU memory'
     if not result.fits:
         return f'{where}: does not fit'
     if result.exit_code and not result.timed_out:

@@ -1,7 +1,7 @@
 /* Copies. What the host reads back is what was written to the device after the last kernel's launch, and otherwise
    zeros: no kernel has run, and an address that torch gave to another tensor must not show what the earlier one held.
 
-   Only small copies to the device are made at all, so that a run of 80 GB touches no memory. */
+   Only copies up to 64 KiB to the device are made at all, so that a run of 80 GB touches no memory. */
 
 #include "simulated_gpu.h"
 
@@ -11,7 +11,16 @@ static struct { const char *start; size_t bytes; } writes[MOST_WRITES];
 static int write_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void forget_what_was_written(void) { write_count = 0; }
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
+void forget_what_was_written(void) {
+  if (!write_count) return; /* of most launches */
+  pthread_mutex_lock(&lock);
+  write_count = 0;
+  pthread_mutex_unlock(&lock);
+}
 
 static int was_written(const char *address, size_t bytes) {
   for (int i = write_count - 1; i >= 0; i--)
@@ -22,7 +31,10 @@ static int was_written(const char *address, size_t bytes) {
 static void write_to_device(char *to, const char *from, size_t bytes) {
   int last = write_count - 1;
   int continues_last = last >= 0 && writes[last].start + writes[last].bytes == to;
-  if (bytes > LARGEST_COPY || (write_count == MOST_WRITES && !continues_last)) return;
+  if (bytes > LARGEST_COPY || (write_count == MOST_WRITES && !continues_last)) {
+    write_count = 0; /* it may have replaced what was written there */
+    return;
+  }
   memmove(to, from, bytes);
   if (continues_last) {
     writes[last].bytes += bytes;
@@ -40,9 +52,11 @@ void write_result(char *to, const char *from, size_t bytes) {
 
 static int copy(char *to, const char *from, size_t bytes) {
   int to_device = is_on_device(to), from_device = is_on_device(from);
+  if (is_lost() && (to_device || from_device)) return fail(cudaErrorInitializationError);
   pthread_mutex_lock(&lock);
   if (from_device && !was_written(from, bytes)) {
-    if (!to_device) memset(to, 0, bytes);
+    if (to_device) write_count = 0;
+    else memset(to, 0, bytes);
   } else if (to_device) {
     write_to_device(to, from, bytes);
   } else {

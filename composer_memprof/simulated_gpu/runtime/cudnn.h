@@ -8,4 +8,4 @@ enum { DATA_FLOAT = 0, DATA_DOUBLE = 1, DATA_HALF = 2, DATA_INT32 = 4, DATA_BFLO
 /* A tensor or a filter, which has no strides. */
 typedef struct { int type, format, dimensions, sizes[MOST_DIMENSIONS], strides[MOST_DIMENSIONS]; } Tensor;
 
-size_t bytes_of_type(int type);
+__attribute__((visibility("hidden"))) size_t bytes_of_type(int type);

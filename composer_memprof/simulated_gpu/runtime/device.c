@@ -5,16 +5,38 @@
 static __thread int device;
 static __thread int last_error;
 
+static struct cudaDeviceProp known; /* the device's properties, once they were asked for */
+static const char *figures;         /* a copy of the variable: a script may clear its environment */
+static int is_read;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void in_parent(void) { pthread_mutex_unlock(&lock); }
+/* A forked process that has not used the device may simulate another one. */
+static void in_child(void) {
+  is_read = 0;
+  known.totalGlobalMem = 0;
+  pthread_mutex_unlock(&lock);
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+static const char *all_figures(void) {
+  pthread_mutex_lock(&lock);
+  const char *now = is_read ? 0 : getenv("SIMULATED_GPU");
+  if (now) figures = strdup(now);
+  is_read = 1;
+  pthread_mutex_unlock(&lock);
+  return figures;
+}
+
 static const char *find_figure(const char *name) {
-  const char *figures = getenv("SIMULATED_GPU");
   size_t length = strlen(name);
-  while (figures && *figures) {
-    if (!strncmp(figures, name, length) && figures[length] == '=') return figures + length + 1;
-    figures = strchr(figures, ';');
-    if (figures) figures++;
+  for (const char *at = all_figures(); at && *at; at++) {
+    if (!strncmp(at, name, length) && at[length] == '=') return at + length + 1;
+    at = strchr(at, ';');
+    if (!at) break;
   }
-  fprintf(stderr, "simulated GPU: the environment variable SIMULATED_GPU lacks %s\n", name);
-  exit(1);
+  return ""; /* 0: a device without memory */
 }
 
 long long figure(const char *name) { return strtoll(find_figure(name), 0, 10); }
@@ -32,10 +54,8 @@ int current_device(void) { return device; }
 int fail(int error) { last_error = error; return error; }
 
 static struct cudaDeviceProp *properties(void) {
-  static struct cudaDeviceProp p;
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&lock);
-  if (!p.totalGlobalMem) {
+  if (!known.totalGlobalMem) {
+    struct cudaDeviceProp p = {0};
     text_figure("name", p.name, sizeof p.name);
     p.major = figure("major");
     p.minor = figure("minor");
@@ -61,9 +81,9 @@ static struct cudaDeviceProp *properties(void) {
     p.cooperativeLaunch = 1;
     p.asyncEngineCount = 3;
     p.totalGlobalMem = figure("total_memory");
+    known = p;
   }
-  pthread_mutex_unlock(&lock);
-  return &p;
+  return &known;
 }
 
 int cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) { *p = *properties(); p->pciBusID = d + 1; OK; }
@@ -109,7 +129,7 @@ int cudaDeviceGetAttribute(int *value, int attribute, int d) {
 int cudaGetDeviceCount(int *count) { *count = figure("devices"); OK; }
 int cudaGetDevice(int *d) { *d = device; OK; }
 int cudaSetDevice(int d) {
-  if (d < 0 || d >= figure("devices")) return fail(cudaErrorInvalidDevice);
+  if (d < 0 || d >= figure("devices") || d >= MOST_DEVICES) return fail(cudaErrorInvalidDevice);
   device = d;
   OK;
 }
@@ -122,6 +142,7 @@ const char *cudaGetErrorString(int error) {
     case cudaSuccess: return "no error";
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInitializationError: return "initialization error";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorNotSupported: return "operation not supported on a simulated GPU";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";

@@ -65,14 +65,19 @@ int cuMemGetAllocationPropertiesFromHandle() {
   return not_simulated("cuMemGetAllocationPropertiesFromHandle", NOT_SUPPORTED);
 }
 
-int cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *result) {
+/* The function of this library that has the name, null without one. */
+static void *function_named(const char *name) {
   static void *own;
   if (!own) {
     Dl_info info;
-    dladdr(cudaGetDriverEntryPoint, &info);
+    dladdr(function_named, &info);
     own = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
   }
-  *function = dlsym(own, name);
+  return dlsym(own, name);
+}
+
+int cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *result) {
+  *function = function_named(name);
   if (result) *result = *function ? 0 : 1; /* cudaDriverEntryPointSymbolNotFound */
   OK;
 }
@@ -81,5 +86,7 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned
   return cudaGetDriverEntryPoint(name, function, flags, result);
 }
 int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *result) {
-  return cudaGetDriverEntryPoint(name, function, flags, result);
+  *function = function_named(name);
+  if (result) *result = *function ? 0 : 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
+  return *function ? 0 : NOT_FOUND;
 }

@@ -3,14 +3,14 @@
 #include "simulated_gpu.h"
 #include <sys/mman.h>
 
-enum { MOST_REGIONS = 1 << 18, MOST_DEVICES = 64, MOST_PINNED = 1 << 16 };
+enum { MOST_REGIONS = 1 << 18, MOST_PINNED = 1 << 16 };
 /* The driver's pages. */
 enum { GRANULARITY = 2 << 20 };
 
 /* Bytes of a device that the driver created and that may be mapped at an address. */
 typedef struct { size_t bytes; int device, mappings, released; } Handle;
 
-/* A device's memory at an address; sorted by `start`. `handle` is null where cudaMalloc made it. A pooled region's bytes
+/* A device's memory at an address; the highest first, since the system gives lower and lower ones. `handle` is null where cudaMalloc made it. A pooled region's bytes
    are taken by its pool. */
 typedef struct { char *start; size_t bytes; int device; Handle *handle; int pooled; } Region;
 static Region regions[MOST_REGIONS];
@@ -20,24 +20,36 @@ typedef struct { size_t used, most_used, reserved, most_reserved; } Pool;
 static Pool pools[MOST_DEVICES]; /* of each device, for cudaMallocAsync */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The index of the last region that starts at or before the address, -1 without one. */
+static int lost;
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void in_parent(void) { pthread_mutex_unlock(&lock); }
+static void in_child(void) {
+  lost |= region_count > 0;
+  pthread_mutex_unlock(&lock);
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
+int is_lost(void) { return lost; }
+
+/* The index of the highest region that starts at or before the address; `region_count` without one. */
 static int region_before(const void *address) {
   int low = 0, high = region_count;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (regions[middle].start <= (const char *)address) low = middle + 1;
+    if (regions[middle].start > (const char *)address) low = middle + 1;
     else high = middle;
   }
-  return low - 1;
+  return low;
 }
 
 static int region_of(const void *address) {
   int i = region_before(address);
-  return i >= 0 && (const char *)address < regions[i].start + regions[i].bytes ? i : -1;
+  return i < region_count && (const char *)address < regions[i].start + regions[i].bytes ? i : -1;
 }
 
 static void add_region(char *start, size_t bytes, int device, Handle *handle) {
-  int i = region_before(start) + 1;
+  int i = region_before(start);
   memmove(regions + i + 1, regions + i, (region_count++ - i) * sizeof *regions);
   regions[i] = (Region){start, bytes, device, handle, 0};
 }
@@ -55,12 +67,18 @@ static char *address_space(size_t bytes) {
 
 /* Takes bytes of the device's memory; returns whether there were enough. */
 static int take(size_t bytes, int device) {
-  if (in_use[device] + bytes > (size_t)figure("total_memory") - (size_t)figure("outside")) return 0;
+  size_t most = bytes_for_use();
+  if (in_use[device] > most || bytes > most - in_use[device]) return 0;
   in_use[device] += bytes;
   return 1;
 }
 
 size_t bytes_in_use(int device) { return in_use[device]; }
+
+size_t bytes_for_use(void) {
+  long long bytes = figure("total_memory") - figure("outside");
+  return bytes > 0 ? bytes : 0;
+}
 
 int is_on_device(const void *address) {
   pthread_mutex_lock(&lock);
@@ -79,6 +97,9 @@ int address_range(void **start, size_t *bytes, void *address) {
 }
 
 int cudaMalloc(void **address, size_t bytes) {
+  *address = 0;
+  if (lost) return fail(cudaErrorInitializationError);
+  if (!bytes) OK;
   pthread_mutex_lock(&lock);
   int device = current_device();
   char *start = 0;
@@ -109,7 +130,7 @@ int cudaMallocManaged(void **address, size_t bytes, unsigned flags) { return cud
 
 int cudaMemGetInfo(size_t *available, size_t *total) {
   *total = figure("total_memory");
-  *available = *total - figure("outside") - in_use[current_device()];
+  *available = bytes_for_use() - in_use[current_device()];
   OK;
 }
 
@@ -162,6 +183,9 @@ static int grow(Pool *pool, int device, size_t unit) {
 }
 
 int cudaMallocAsync(void **address, size_t bytes, void *stream) {
+  *address = 0;
+  if (lost) return fail(cudaErrorInitializationError);
+  if (!bytes) OK;
   assumed("cudaMallocAsync's pool grows by 32 MiB and is never fragmented");
   pthread_mutex_lock(&lock);
   int device = current_device();
@@ -266,6 +290,7 @@ int cuMemAddressReserve(void **address, size_t bytes, size_t alignment, void *wa
 int cuMemAddressFree(void *address, size_t bytes) { munmap(address, bytes); OK; }
 
 int cuMemCreate(Handle **handle, size_t bytes, const Place *place, unsigned long long flags) {
+  if (lost) return cudaErrorInitializationError; /* the driver's number is the same */
   pthread_mutex_lock(&lock);
   int enough = take(bytes, place->location.id);
   pthread_mutex_unlock(&lock);

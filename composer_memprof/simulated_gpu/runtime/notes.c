@@ -34,6 +34,9 @@ void assumed(const char *what) {
   if (is_new("assumed", what)) note("assumed", what);
 }
 
+/* For Python. */
+void simulated_gpu_assumed(const char *what) { assumed(what); }
+
 int not_simulated(const char *function, int status) {
   if (is_new("not simulated", function)) {
     note("not simulated", function);

@@ -32,8 +32,8 @@ int nvmlDeviceGetUUID(void *handle, char *id, unsigned size) {
 int nvmlDeviceGetName(void *handle, char *name, unsigned size) { text_figure("name", name, size); OK; }
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
   memory->total = figure("total_memory");
-  memory->used = figure("outside") + bytes_in_use(number(handle));
-  memory->free = memory->total - memory->used;
+  memory->free = bytes_for_use() - bytes_in_use(number(handle));
+  memory->used = memory->total - memory->free;
   OK;
 }
 int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, Process *processes) {

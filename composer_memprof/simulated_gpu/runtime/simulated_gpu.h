@@ -14,18 +14,27 @@
 #include "driver_types.h"
 
 #define OK return 0
+enum { MOST_DEVICES = 64 };
 /* Functions that have nothing to do. */
 #define NOTHING(name) int name() { return 0; }
 
-/* device.c: a figure of the simulated device, from the environment variable SIMULATED_GPU ("name=value;..."). */
-long long figure(const char *name);
-void text_figure(const char *name, char *value, size_t size);
-int current_device(void);
+/* -- CUDA's functions that other files call -- */
+
 int cudaDeviceGetAttribute(int *value, int attribute, int device);
 const char *cudaGetErrorString(int error);
 const char *cudaGetErrorName(int error);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
                                                            size_t shared, unsigned flags);
+int cudaStreamIsCapturing(void *stream, int *status);
+
+/* -- functions of our own: hidden, since the library's names come before those of any other library -- */
+
+#pragma GCC visibility push(hidden)
+
+/* device.c: a figure of the simulated device, from the environment variable SIMULATED_GPU ("name=value;..."). */
+long long figure(const char *name);
+void text_figure(const char *name, char *value, size_t size);
+int current_device(void);
 
 /* Sets the error that cudaGetLastError returns, and returns it. */
 int fail(int error);
@@ -38,9 +47,13 @@ int not_simulated(const char *function, int status);
 /* memory.c */
 int is_on_device(const void *address);
 int is_pinned(const void *address);
+/* Bytes of the device that are taken, and all that torch can have. */
 size_t bytes_in_use(int device);
+size_t bytes_for_use(void);
 /* The range of the allocation that the address lies in; returns an error if there is none. */
 int address_range(void **start, size_t *bytes, void *address);
+/* Whether this process was forked from one that used the device: as with NVIDIA's driver, it can't use it. */
+int is_lost(void);
 
 /* copies.c: whatever the host wrote before a kernel's launch may have been replaced by it. */
 void forget_what_was_written(void);
@@ -55,7 +68,8 @@ int write_if_it_counts(const void *kernel, void **arguments);
 
 /* streams.c: the id of the capture on a stream, 0 without one. */
 unsigned long long capture_on(void *stream);
-int cudaStreamIsCapturing(void *stream, int *status);
+
+#pragma GCC visibility pop
 
 /* The grid and the blocks of a launch. */
 typedef struct { unsigned x, y, z; } Size;

@@ -9,7 +9,7 @@ typedef struct { int priority; unsigned long long capture; } Stream;
 typedef struct { unsigned long long capture; } Event;
 
 /* Captures that have begun and not ended; `id` is 0 where there is none. */
-static struct { unsigned long long id; int invalid; } captures[MOST_CAPTURES];
+static struct { unsigned long long id; int invalid, mode; pthread_t thread; } captures[MOST_CAPTURES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int place_of(unsigned long long capture) {
@@ -32,7 +32,8 @@ unsigned long long capture_on(void *stream) {
 /* Nothing can be waited for while it is captured; whoever tries ends the capture. */
 static int wait_for(unsigned long long capture, int error) {
   if (!capture) OK;
-  captures[place_of(capture)].invalid = 1;
+  int place = place_of(capture);
+  if (place >= 0) captures[place].invalid = 1;
   return fail(error);
 }
 
@@ -84,6 +85,8 @@ int cudaStreamBeginCapture(void *stream, int mode) {
   int place = place_of(0);
   if (place >= 0) {
     captures[place].invalid = 0;
+    captures[place].mode = mode;
+    captures[place].thread = pthread_self();
     captures[place].id = stream_at(stream)->capture = ++begun;
   }
   pthread_mutex_unlock(&lock);
@@ -98,9 +101,9 @@ int cudaStreamEndCapture(void *stream, void **graph) {
   return *graph ? 0 : fail(cudaErrorStreamCaptureInvalidated);
 }
 int cudaStreamIsCapturing(void *stream, int *status) {
-  unsigned long long capture = capture_on(stream);
-  *status = !capture ? cudaStreamCaptureStatusNone
-          : captures[place_of(capture)].invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+  int place = capture_on(stream) ? place_of(capture_on(stream)) : -1;
+  *status = place < 0 ? cudaStreamCaptureStatusNone
+          : captures[place].invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
   OK;
 }
 /* The later parameters, which differ between CUDA 12 and 13, are for those who add to a graph by hand. */
@@ -118,10 +121,15 @@ int cudaGraphDestroy(void *graph) { free(graph); OK; }
 int cudaGraphExecDestroy(void *executable) { free(executable); OK; }
 int cudaGraphLaunch(void *executable, void *stream) { forget_what_was_written(); OK; }
 
-/* With torch's mode of capture, whatever waits for a device is forbidden while any stream is captured. */
+/* Whatever waits for a device is forbidden while a stream is captured: by anybody, by the thread that captures, or by
+   nobody, as the mode of the capture says. */
+static int forbids_waiting(int i) {
+  return captures[i].mode == cudaStreamCaptureModeGlobal
+      || (captures[i].mode == cudaStreamCaptureModeThreadLocal && pthread_equal(captures[i].thread, pthread_self()));
+}
 int cudaDeviceSynchronize(void) {
   for (int i = 0; i < MOST_CAPTURES; i++)
-    if (captures[i].id) return wait_for(captures[i].id, cudaErrorStreamCaptureUnsupported);
+    if (captures[i].id && forbids_waiting(i)) return wait_for(captures[i].id, cudaErrorStreamCaptureUnsupported);
   OK;
 }
 NOTHING(cudaGraphDebugDotPrint) NOTHING(cudaThreadExchangeStreamCaptureMode)
