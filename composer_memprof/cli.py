@@ -257,9 +257,9 @@ def diff(
 @app.command(context_settings={'ignore_unknown_options': True, 'allow_interspersed_args': False})
 def simulate(
     command: list[str] = typer.Argument(..., help='what to run, such as: python train.py', metavar='-- COMMAND …'),
-    gpu: str = typer.Option('h100-80gb', help='the kind of GPU', metavar='NAME'),
-    memory: Optional[str] = typer.Option(None, help='a GPU of this size instead, such as 24GB'),
-    compute_capability: str = typer.Option('9.0', help='with --memory'),
+    gpu: Optional[str] = typer.Option(None, help='the kind of GPU. Default: h100-80gb', metavar='NAME'),
+    memory: Optional[str] = typer.Option(None, help='its memory, such as 24GB; without --gpu, of one made by hand'),
+    compute_capability: str = typer.Option('9.0', help='of one made by hand'),
     ranks: Optional[int] = typer.Option(None, min=1, help='stand for one rank among this many'),
     rank: int = typer.Option(0, min=0, help='which of the ranks'),
     ranks_per_node: Optional[int] = typer.Option(None, min=1, help='Default: 8, or all if they are fewer'),
@@ -276,6 +276,8 @@ def simulate(
     """Run any command on a GPU that is not there, and say whether it fits. Needs no GPU.
 
     torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros.
+    The command really runs: it writes the files that it writes, with those values in them. Only torch.save leaves a
+    file alone that is there.
 
     \b
     Examples:
@@ -283,7 +285,6 @@ def simulate(
       composer-memprof simulate --ranks 64 -- composer train.py
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
-    from composer_memprof.simulated_gpu.launchers import NotUnwrappedError
     from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu
     from composer_memprof.simulation.run import simulate as run
     from composer_memprof.simulation.text import folder_of, next_command, simulation_text
@@ -292,7 +293,7 @@ def simulate(
     what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept)
     try:
         words, what = as_one_rank(command, what)
-    except NotUnwrappedError as error:
+    except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None
     if rank >= (what.ranks or 1):
@@ -321,12 +322,15 @@ def simulate(
     raise typer.Exit(result.exit_code)
 
 
-def _device(gpu: str, memory: Optional[str], compute_capability: str) -> Device:
-    from composer_memprof.simulated_gpu.devices import UnknownDeviceError, device_by_hand, find_device
+def _device(gpu: Optional[str], memory: Optional[str], compute_capability: str) -> Device:
+    from composer_memprof.simulated_gpu import devices
 
     try:
-        return find_device(gpu) if memory is None else device_by_hand(memory, compute_capability)
-    except UnknownDeviceError as error:
+        if gpu is None and memory is not None:
+            return devices.device_by_hand(memory, compute_capability)
+        named = devices.find_device(gpu or 'h100-80gb')
+        return named if memory is None else devices.with_memory(named, memory)
+    except devices.UnknownDeviceError as error:
         say(str(error))
         raise typer.Exit(2) from None
 
@@ -337,9 +341,9 @@ def plan(
         ..., help=f'a YAML file, or a config that ships: {", ".join(shipped_configs())}', metavar='CONFIG'
     ),
     overrides: Optional[list[str]] = typer.Argument(None, help='settings to change', metavar='key=value'),
-    gpu: str = typer.Option('h100-80gb', help='the kind of GPU', metavar='NAME'),
-    memory: Optional[str] = typer.Option(None, help='a GPU of this size instead, such as 24GB'),
-    compute_capability: str = typer.Option('9.0', help='with --memory'),
+    gpu: Optional[str] = typer.Option(None, help='the kind of GPU. Default: h100-80gb', metavar='NAME'),
+    memory: Optional[str] = typer.Option(None, help='its memory, such as 24GB; without --gpu, of one made by hand'),
+    compute_capability: str = typer.Option('9.0', help='of one made by hand'),
     ranks: int = typer.Option(1, min=1, help='how many GPUs it trains on'),
     vary: Optional[list[str]] = typer.Option(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'

@@ -72,6 +72,7 @@ def test_what_does_not_fit_says_by_how_much_and_a_grid_shows_what_would() -> Non
 
 def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
     for arguments, words in (
+        (('quickstart', '--vary', 'optimiser.lr=1,2'), 'optimiser is unknown'),
         (('quickstart', 'optimiser.lr=1'), 'optimiser is unknown'),
         (('nothing.yaml',), "'nothing.yaml' is not a file"),
         (('quickstart', '--vary', 'seed'), "--vary='seed' must be key=value,value,…"),

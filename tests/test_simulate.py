@@ -107,12 +107,23 @@ def test_what_is_asked_wrongly_is_said_in_a_line() -> None:
     assert "there is no GPU named 'h10'; the nearest is h100-80gb. Choose one of t4, " in unknown.stderr
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
     assert (
-        '--rank=2 must be below the number of ranks, 2'
+        'rank=2 must be at least 0 and less than ranks=2'
         in simulate('--ranks', '2', '--rank', '2', '--', 'python').stderr
     )
     missing = simulate('--', 'no-such-program')
     assert (missing.returncode, len(missing.stderr.splitlines())) == (127, 1)
-    assert "--memory='lots' must be a size" in simulate('--memory', 'lots', '--', 'python').stderr
+    assert "--memory='24' must be a size with its unit" in simulate('--memory', '24', '--', 'python').stderr
+    assert "--memory='24MB' is too small" in simulate('--memory', '24MB', '--', 'python').stderr
+    ranks = simulate('--ranks', '4', '--', 'torchrun', '--nproc-per-node', '8', 'train.py')
+    assert (ranks.returncode, len(ranks.stderr.splitlines())) == (2, 1), ranks.stderr
+
+
+def test_a_checkpoint_that_is_there_is_left_alone() -> None:
+    Path('model.pt').write_text('precious')
+    Path('train.py').write_text("import torch\nfor name in ('model.pt', 'new.pt'):\n    torch.save([1], name)")
+    ran = simulate('--', 'python', 'train.py')
+    assert "torch.save left 'model.pt' as it is" in ran.stderr
+    assert Path('model.pt').read_text() == 'precious' and Path('new.pt').exists()
 
 
 TRAINER = """

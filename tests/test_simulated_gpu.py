@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import load_plain
 from composer_memprof.simulated_gpu.building import CannotSimulateError, library
-from composer_memprof.simulated_gpu.devices import Device, device_by_hand, find_device
+from composer_memprof.simulated_gpu.devices import Device, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
 from tests.snapshots import REAL
 
@@ -108,7 +109,11 @@ def test_what_the_host_reads_back_is_what_it_wrote_or_zeros_and_nothing_crashes(
 
 def test_a_gpu_smaller_than_the_allowance_has_no_memory_and_nothing_can_be_allocated_of_no_size() -> None:
     script = 'import torch; print(torch.empty(0, device="cuda").shape, torch.cuda.mem_get_info()); torch.ones(9).cuda()'
-    ran = run_on_it(script, device_by_hand('200MB'), PYTORCH_NO_CUDA_MEMORY_CACHING='1')
+    ran = run_on_it(
+        script,
+        dataclasses.replace(find_device('a100-40gb'), total_memory=200_000_000),
+        PYTORCH_NO_CUDA_MEMORY_CACHING='1',
+    )
     assert ran.stdout == 'torch.Size([0]) (0, 200000000)\n' and 'out of memory' in ran.stderr, ran.stderr[-2000:]
 
 
@@ -125,7 +130,7 @@ def test_the_cache_may_have_a_space_in_its_path_and_lose_a_part(
 def test_where_nothing_can_be_built_one_line_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'file').write_text('')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    with pytest.raises(CannotSimulateError, match='cannot be built in the cache: .*Not a directory'):
+    with pytest.raises(CannotSimulateError, match=r'cannot be built in the cache: .*Not a directory'):
         library()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'a:b'))
     with pytest.raises(CannotSimulateError, match='has a colon in its path'):

@@ -123,7 +123,7 @@ def test_what_depends_on_values_keeps_the_assumed_part(tmp_path: Path, kept: flo
     cumsum, temporary, freed, *rest = found['repeat_interleave to 1000']
     check = [8, -8] if tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 15) else [1000, 1, -1, -1000]
     assert found['repeat_interleave to None'] == [cumsum, temporary, freed, *check, *rest]
-    assert f'masks, nonzero and unique keep {kept:g} of their elements' in found['notes']
+    assert f'masks, nonzero and unique keep {100 * kept:g} % of their elements' in found['notes']
     assert 'bincount spreads its elements evenly' in found['notes']
     assert 'repeat_interleave repeats every element once' in found['notes']
 

@@ -78,6 +78,12 @@ def plan(
         ConfigError: for a user's mistake in the config.
     """
     loaded = load(config, base.overrides)
+    variations = [
+        tuple(f'{key}={value}' for (key, _), value in zip(vary, values, strict=True))
+        for values in itertools.product(*(values for _, values in vary))
+    ]
+    for overrides in variations:
+        load(config, (*base.overrides, *overrides))
     report('the config as it is')
     real = outcome_of(config, base)
     outcome = real
@@ -98,10 +104,12 @@ def plan(
         report('the largest microbatch')
         largest = largest_microbatch(loaded, base, real.microbatch, lambda trial: outcome_of(config, trial).fits)
         found = [row(each.name, each.how, each.cost, each.trial) for each in changes_of(loaded, base, outcome)]
-    grid = []
-    for values in itertools.product(*(values for _, values in vary)):
-        overrides = [f'{key}={value}' for (key, _), value in zip(vary, values, strict=True)]
-        grid.append(row(' '.join(overrides), '', '', replace(base, overrides=(*base.overrides, *overrides))))
+        found.sort(key=lambda row: -row.saved)
+    grid = [
+        row(' '.join(overrides), '', '', replace(base, overrides=(*base.overrides, *overrides)))
+        for overrides in variations
+        if overrides
+    ]
     return Plan(
         **device,
         ranks=base.ranks,
@@ -110,7 +118,7 @@ def plan(
         out_of_memory=real.out_of_memory,
         largest_microbatch=largest,
         changes=found,
-        grid=grid if vary else [],
+        grid=grid,
     )
 
 

@@ -45,7 +45,7 @@ def run_trial(config: str, trial: Trial) -> Outcome:
         shortage = out_of_memory_in(error)
         if shortage is None:
             log_error('a trial failed')
-            return Outcome(error=' '.join(f'{type(error).__name__}: {error}'.split())[:300])
+            return Outcome(error=' '.join(f'{type(error).__name__}: {error}'.split())[:1500])
         return run.outcome(time.monotonic() - began, ' '.join(str(shortage).split()))
     return run.outcome(time.monotonic() - began)
 

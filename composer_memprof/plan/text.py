@@ -40,16 +40,16 @@ def _verdict(plan: Plan) -> str:
     if plan.outcome.error:
         return f'{where}: the config does not run'
     available = plan.total - sum(plan.outside.values())
-    peak = f'{human_bytes(plan.outcome.allocated)} of {human_bytes(available)}'
+    needs = f'Needs {human_bytes(plan.outcome.reserved)} of {human_bytes(available)}'
     if plan.fits:
-        return f'{where}: fits. {peak} at the peak'
-    return f'{where}: does not fit. {peak} at the peak, {human_bytes(plan.outcome.reserved - available)} too much'
+        return f'{where}: fits. {needs}'
+    return f'{where}: does not fit. {needs}, {human_bytes(plan.outcome.reserved - available)} too much'
 
 
 def _facts(plan: Plan) -> Iterator[str]:
     outcome = plan.outcome
     when = f'in {outcome.phase} of batch {outcome.batch}' if outcome.phase else 'at an unknown time'
-    yield f'{when}, with {outcome.microbatch} samples in a microbatch; {human_bytes(outcome.reserved)} reserved'
+    yield f'at most {human_bytes(outcome.allocated)} allocated, {when}, with {outcome.microbatch} samples in a microbatch'
     if outcome.setup > outcome.allocated:
         yield f'{human_bytes(outcome.setup)} before the first batch, while the model came to the device'
     if plan.largest_microbatch is not None:

@@ -170,19 +170,32 @@ def device_by_hand(memory: str, compute_capability: str = '9.0') -> Device:
     Raises:
         UnknownDeviceError: if the size or the compute capability can't be read.
     """
-    size = re.fullmatch(r'([\d.]+)\s*([KMGT]?)(i?)B?', memory.strip(), re.IGNORECASE)
-    try:
-        number = float(size[1][:20]) if size else 0.0
-    except ValueError:
-        number = 0.0
-    if size is None or number <= 0:
-        raise UnknownDeviceError(f"--memory={memory!r} must be a size such as '24GB' or '24GiB'")
-    power = ' KMGT'.index(size[2].upper() or ' ')
-    total = int(number * (1024 if size[3] else 1000) ** power)
     capabilities = {'.'.join(map(str, device.compute_capability)): device for device in _DEVICES.values()}
     like = capabilities.get(compute_capability)
     if like is None:
         known = ', '.join(sorted(capabilities, key=lambda text: tuple(map(int, text.split('.')))))
         raise UnknownDeviceError(f'--compute-capability={compute_capability!r} must be one of {known}')
-    key = f'{number:g}{size[2].lower()}{size[3]}b-sm{compute_capability.replace(".", "")}'
-    return dataclasses.replace(like, key=key, name=f'simulated GPU of {memory}', total_memory=total)
+    found = with_memory(like, memory)
+    key = f'{found.key.rpartition("-")[2]}-sm{compute_capability.replace(".", "")}'
+    return dataclasses.replace(found, key=key, name=f'simulated GPU of {memory}')
+
+
+def with_memory(device: Device, memory: str) -> Device:
+    """The same device with another size of memory.
+
+    >>> with_memory(find_device('a100-40gb'), '24GiB').key
+    'a100-40gb-24gib'
+
+    Raises:
+        UnknownDeviceError: if the size can't be read, or leaves nothing beside what the process itself takes of it.
+    """
+    size = re.fullmatch(r'(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])(i?)B?', memory.strip(), re.IGNORECASE)
+    if size is None:
+        raise UnknownDeviceError(f"--memory={memory!r} must be a size with its unit, such as '24GB' or '24GiB'")
+    total = int(float(size[1]) * (1024 if size[3] else 1000) ** ' KMGT'.index(size[2].upper()))
+    if total <= device.context + (64 << 20):
+        raise UnknownDeviceError(
+            f'--memory={memory!r} is too small: the CUDA context alone takes about {device.context >> 20} MiB'
+        )
+    key = f'{device.key}-{float(size[1]):g}{size[2].lower()}{size[3]}b'
+    return dataclasses.replace(device, key=key, total_memory=total)

@@ -70,8 +70,12 @@ class StepObserver:
         """Note its modules as they run, and where its tensors are after each step."""
         self._model = model
         self._annotations.follow_modules(model)
-        model.register_forward_pre_hook(lambda *_: self._annotations.mark(FORWARD, self.steps))
+        model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
         model.register_forward_hook(lambda *_: self._annotations.mark(BACKWARD, self.steps))
+
+    def _forward_begins(self, model: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+        self._annotations.mark(FORWARD, self.steps)
+        self._annotations.see_inputs((arguments, keywords))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> Any:
         if self._optimizer is None:

@@ -127,8 +127,9 @@ def _environment(what: Simulation) -> dict[str, str]:
     if what.ranks is not None:
         launched = simulated_ranks.environment(what.ranks, what.rank, what.ranks_per_node)
     devices = int(launched.get('LOCAL_WORLD_SIZE', '1'))
+    quiet = {'WANDB_MODE': os.environ.get('WANDB_MODE', 'offline')}  # no zeros among real results
     environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
-    return {**environment, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
+    return {**environment, **quiet, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
 
 
 def _after(start: str, lines: list[str]) -> list[str]:
@@ -177,11 +178,14 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
     """The command of one rank, where the command is a launcher's, and the ranks that it launches unless they are given.
 
     Raises:
-        NotUnwrappedError: if it is a launcher that is not known.
+        ValueError: if it is a launcher that is not known, or the numbers of ranks do not go together.
     """
     launch = unwrapped(python_of(command), rank=what.rank, ranks_per_node=what.ranks_per_node)
     per_node = what.ranks_per_node or launch.ranks_per_node
-    return launch.command, dataclasses.replace(what, ranks=what.ranks or launch.ranks, ranks_per_node=per_node)
+    ranks = what.ranks or launch.ranks
+    if ranks is not None:
+        simulated_ranks.environment(ranks, what.rank, per_node)  # refuses what does not go together
+    return launch.command, dataclasses.replace(what, ranks=ranks, ranks_per_node=per_node)
 
 
 def hidden_gpu() -> bool:

@@ -41,8 +41,8 @@ def _verdict(result: SimulationResult) -> str:
         return f'{where}: does not fit'
     if result.exit_code and not result.timed_out:
         return f'{where}: the command failed with exit code {result.exit_code}; up to there it fits'
-    reserved = max(device.reserved for process in result.processes for device in process.devices)
-    return f'{where}: fits, with {human_bytes(result.available - reserved)} to spare'
+    needed = max(device.reserved for process in result.processes for device in process.devices)
+    return f'{where}: fits. Needs {human_bytes(needed)} of {human_bytes(result.available)}'
 
 
 def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
@@ -50,10 +50,12 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         name = f'GPU {device.device}: ' if len(process.devices) > 1 else ''
         yield (
             f'{name}at most {human_bytes(device.allocated)} allocated and {human_bytes(device.reserved)} reserved '
-            f'of {human_bytes(result.total)}, in {_count(process.steps)}'
+            f'in {_count(process.steps)}'
         )
     if process.out_of_memory:
-        yield printable(process.out_of_memory.split(' See documentation')[0])
+        yield printable(process.out_of_memory.split('. ')[1]) + '. To see how much it needs, add --memory 1TB'
+    elif result.exit_code and not result.timed_out:
+        yield 'Values read back from the device are zeros; a script that checks them may fail for that'
     yield f'{human_bytes(process.host)} of host memory in the process'
 
 

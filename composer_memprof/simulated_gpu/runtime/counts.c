@@ -81,7 +81,7 @@ static double kept(void) {
 
 static void say_what_is_kept(void) {
   static char text[128];
-  if (!*text) snprintf(text, sizeof text, "masks, nonzero and unique keep %g of their elements (--kept)", kept());
+  if (!*text) snprintf(text, sizeof text, "masks, nonzero and unique keep %g %% of their elements (--kept)", 100 * kept());
   assumed(text);
 }
 
