@@ -254,7 +254,7 @@ def diff(
         show(diff_text(found))
 
 
-@app.command(context_settings={'ignore_unknown_options': True, 'allow_interspersed_args': False})
+@app.command(context_settings={'allow_interspersed_args': False})
 def simulate(
     command: list[str] = typer.Argument(..., help='what to run, such as: python train.py', metavar='-- COMMAND …'),
     gpu: Optional[str] = typer.Option(None, help='the kind of GPU. Default: h100-80gb', metavar='NAME'),
@@ -285,9 +285,9 @@ def simulate(
       composer-memprof simulate --ranks 64 -- composer train.py
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
-    from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu
+    from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
     from composer_memprof.simulation.run import simulate as run
-    from composer_memprof.simulation.text import folder_of, next_command, simulation_text
+    from composer_memprof.simulation.text import next_command, simulation_text
 
     device = _device(gpu, memory, compute_capability)
     what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept)
@@ -301,8 +301,10 @@ def simulate(
         raise typer.Exit(2)
     if hidden_gpu():
         say('the command does not see the GPU of this machine')
-    named = next((word for word in words[1:] if not word.startswith('-')), words[0])
-    kept_in = folder or folder_of(named, device.key)
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        say(f'--folder={str(folder)!r} must be a new or an empty folder')
+        raise typer.Exit(2)
+    kept_in = folder or new_folder(words, device.key)
     try:
         result = run(words, what, kept_in, **({'stdout': sys.stderr} if as_json else {}))
     except CannotSimulateError as error:
@@ -312,7 +314,7 @@ def simulate(
         say(f'{words[0]!r} cannot be started: {error.strerror or error}')
         raise typer.Exit(127) from None
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(result)))
+        typer.echo(json.dumps(result.as_dict()))
     else:
         show(simulation_text(result))
         if next_command(result):

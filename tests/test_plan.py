@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from composer_memprof.plan.search import largest_microbatch
+from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.starting import parsed_variation
-from composer_memprof.plan.trial import Trial
+from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.plan.untouched_weights import UntouchedWeights
 from tests.test_simulated_gpu import environment
 
 MIB = 1 << 20
@@ -50,7 +52,10 @@ def test_a_plan_says_whether_it_fits_what_fills_the_memory_and_what_each_change_
     assert rows['checkpoint each Block']['cost'].endswith('FLOPs, recomputed')
     assert not list(Path().iterdir()), 'a plan leaves no files'
 
-    largest = found['largest_microbatch']
+    assert all(row['outcome']['fits'] for row in found['changes'])
+
+    largest = found['largest_microbatch']['samples']
+    assert found['largest_microbatch']['limit'] == ''
     for size, fits in ((largest, True), (largest + max(2, largest // 8), False)):
         overrides = (f'device_train_microbatch_size={size}', f'train_loader.batch_size={size}')
         checked = plan_of('quickstart', *SMALL, '--gpu', 't4', *overrides, '--vary', 'seed=1')
@@ -67,7 +72,9 @@ def test_what_does_not_fit_says_by_how_much_and_a_grid_shows_what_would() -> Non
     assert names[:2] == [f'device_train_microbatch_size=4 optimizer.foreach={value}' for value in ('true', 'false')]
     assert [not row['outcome']['out_of_memory'] for row in found['grid']] == [True, True, False, False]
     shown = plan(*arguments, '--vary', 'seed=1')
-    assert shown.stdout.startswith('simulated 1gb-sm80: does not fit. ') and 'too much' in shown.stdout
+    assert (
+        shown.stdout.startswith('simulated 1gb-sm80: does not fit. ') and 'Needs 1.0 GiB of 461.7 MiB' in shown.stdout
+    )
 
 
 def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
@@ -92,16 +99,46 @@ def test_a_config_that_does_not_run_says_why(tmp_path: Path) -> None:
 def test_the_search_finds_the_largest_microbatch_that_fits(limit: int) -> None:
     tried = []
 
-    def fits(trial: Trial) -> bool:
+    def run(trial: Trial) -> Outcome:
         size = int(trial.overrides[-1].partition('=')[2])
         tried.append(size)
-        return size <= limit
+        return Outcome(microbatch=size, out_of_memory='' if size <= limit else 'CUDA out of memory')
 
-    found = largest_microbatch({'train_loader': {'batch_size': 8}}, Trial(), 8, fits)
-    assert found <= limit and limit - found <= limit // 16
+    found = largest_microbatch({'train_loader': {'batch_size': 8}}, Trial(), 8, run)
+    assert found.samples <= limit and limit - found.samples <= limit // 16 and found.limit == ''
     assert len(tried) < 20
-    in_batch = largest_microbatch({'train_loader': {}}, Trial(), 8, fits)
-    assert in_batch == min(limit, 8), 'a larger microbatch needs a larger batch'
+    in_batch = largest_microbatch({'train_loader': {}}, Trial(), 8, run)
+    assert in_batch == Largest(min(limit, 8), "the loader's batch" if limit >= 8 else '')
+
+
+def test_what_ends_the_search_is_told_if_it_is_not_the_memory() -> None:
+    def run(trial: Trial) -> Outcome:
+        size = int(trial.overrides[-1].partition('=')[2])
+        return Outcome(microbatch=min(size, 1000)) if size < 5000 else Outcome(error='ValueError: too large')
+
+    loader = {'train_loader': {'batch_size': 8}}
+    by_data = largest_microbatch(loader, Trial(), 8, run)
+    assert by_data.limit == 'the data' and 938 <= by_data.samples <= 1000
+    by_error = largest_microbatch(loader, Trial(), 8, lambda trial: Outcome(error='ValueError: no'))
+    assert by_error == Largest(0, 'ValueError: no')
+
+
+def test_a_loader_without_a_batch_ends_its_trial_and_limits_the_search() -> None:
+    few = ('train_loader.max_bytes=6000', 'train_loader.batch_size=32', 'model.d_model=32')
+    found = plan_of('quickstart', '--gpu', 't4', *few)
+    assert found['fits'] and found['largest_microbatch']['samples'] < 48
+    assert 'less than one batch' in found['largest_microbatch']['limit']
+
+
+def test_weights_that_are_not_initialized_are_large_floats_only() -> None:
+    with UntouchedWeights():
+        assert torch.full((300, 300), 7).sum() == 7 * 90_000
+        assert int(torch.ones(300, 300, dtype=torch.bool).tril_().nonzero().shape[0]) == 300 * 301 // 2
+        assert torch.arange(90_000).view(300, 300).t_()[0, 1] == 300
+        assert torch.nn.init.orthogonal_(torch.empty(400, 300)).shape == (400, 300)
+        assert torch.randn(300, 300, generator=torch.Generator()).dtype == torch.float32
+        layer = torch.nn.Linear(1000, 1000)
+        assert layer.weight.shape == (1000, 1000) and layer.bias.abs().sum() > 0, 'small tensors are filled'
 
 
 def test_a_variation_is_a_key_and_its_values() -> None:

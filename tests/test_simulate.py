@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -164,4 +163,45 @@ def test_nothing_that_the_command_started_stays_behind() -> None:
     ran = simulate('--', 'python', 'train.py')
     number = int(ran.stdout.splitlines()[0])
     state = Path(f'/proc/{number}/stat')
-    assert not state.exists() or state.read_text().split()[2] == 'Z' or os.getppid() == number
+    assert not state.exists() or state.read_text().split()[2] == 'Z'
+
+
+CAUGHT = """
+import torch
+layer = torch.nn.Linear(64, 64).cuda()
+class Optimizer(torch.optim.SGD):
+    def step(self, scale):
+        assert scale == 0.5
+        return super().step()
+optimizer = Optimizer(layer.parameters(), lr=0.1)
+for size in (1 << 42, 1 << 41, 8):
+    try:
+        torch.empty(size, dtype=torch.uint8, device='cuda')
+    except torch.OutOfMemoryError:
+        pass
+layer(torch.ones(8, 64, device='cuda')).sum().backward()
+optimizer.step(0.5)
+"""
+
+
+def test_errors_that_the_script_catches_are_told_and_folders_are_not_mixed() -> None:
+    Path('train.py').write_text(CAUGHT)
+    shown = simulate('--folder', 'mine', '--', 'python', 'train.py')
+    assert ': fits. ' in shown.stdout, shown.stderr
+    assert 'Memory ran out 2 times; the command caught the error' in shown.stdout
+    again = simulate('--folder', 'mine', '--', 'python', 'train.py')
+    assert again.returncode == 2 and "--folder='mine' must be a new or an empty folder" in again.stderr
+
+
+def test_the_words_of_a_command_are_no_names_of_folders() -> None:
+    script = 'import torch; torch.ones(9).cuda()  # ' + 'x' * 300
+    found = result_of('--', 'env', 'TOKEN=s3cret', sys.executable, '-c', script)
+    assert found['exit_code'] == 0 and [path.name for path in Path('simulated').iterdir()] == ['command.h100-80gb']
+
+
+def test_a_process_that_is_killed_is_told() -> None:
+    Path('train.py').write_text('import os, torch\ntorch.ones(9).cuda()\nos.kill(os.getpid(), 9)')
+    shown = simulate('--', 'python', 'train.py')
+    words = ' '.join(shown.stdout.split())
+    assert 'the command ended with exit code 137 before it left its figures' in words
+    assert shown.returncode == 137 and not Path('simulated').exists()

@@ -79,6 +79,8 @@ def run_on_it(script: str, gpu: Device | None = None, **more: str) -> subprocess
 
 READ_BACK = """
 import os, torch
+many = [torch.ones(8).cuda() for _ in range(2000)]
+assert torch.tensor(16).cuda().item() == 16, 'the newest copies are known'
 large = torch.ones(100_000).cuda()
 assert large.cpu().sum() == 0, 'a large copy is not made'
 small = torch.tensor([1., 2, 3, 4]).cuda()

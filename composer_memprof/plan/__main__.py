@@ -5,8 +5,8 @@ Its one argument is what the command was asked, as JSON.
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import signal
 import sys
 from typing import Any
 
@@ -37,7 +37,7 @@ def main(asked: dict[str, Any]) -> int:
         return USAGE
     _report('')
     if asked['as_json']:
-        print(json.dumps(dataclasses.asdict(found)))
+        print(json.dumps(found.as_dict()))
     else:
         show(plan_text(found))
     if found.outcome.error:
@@ -53,4 +53,6 @@ def _report(line: str) -> None:
 
 
 if __name__ == '__main__':
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))  # which ends the trial that runs
     sys.exit(main(json.loads(sys.argv[1])))

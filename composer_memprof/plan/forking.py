@@ -15,6 +15,9 @@ from typing import Any
 from composer_memprof.plan.running import run_trial
 from composer_memprof.plan.trial import Outcome, Share, Trial
 
+#: A trial that takes longer is ended.
+_TIME_LIMIT_S = 1800
+
 
 def outcome_of(config: str, trial: Trial) -> Outcome:
     """Run a trial in a forked process. What it prints is not shown."""
@@ -40,6 +43,7 @@ def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Pa
     """In the child: never returns."""
     code = 1
     try:
+        signal.alarm(_TIME_LIMIT_S)
         output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
         for stream in (1, 2):
             os.dup2(output, stream)

@@ -11,7 +11,7 @@ from typing import Any, Optional
 from composer_memprof.config import load
 from composer_memprof.plan.changes import changes_of
 from composer_memprof.plan.forking import outcome_of
-from composer_memprof.plan.search import largest_microbatch
+from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.trial import Outcome, Trial
 
 
@@ -38,7 +38,7 @@ class Plan:
         outcome: of the config as it is; without the limit of the device's memory if it did not fit.
         fits: whether it fits.
         out_of_memory: torch's message if it does not.
-        largest_microbatch: that fits, in samples of one rank; None if it was not searched.
+        largest_microbatch: that fits, and what else limits it; None if it was not searched.
         changes: each with its own trial.
         grid: the variations that were asked for.
     """
@@ -50,9 +50,16 @@ class Plan:
     outcome: Outcome
     fits: bool
     out_of_memory: str
-    largest_microbatch: Optional[int]
+    largest_microbatch: Optional[Largest]
     changes: list[Row]
     grid: list[Row]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it: with ``fits`` for each outcome."""
+        values = dataclasses.asdict(self)
+        for row, values_of_row in zip([*self.changes, *self.grid], [*values['changes'], *values['grid']], strict=True):
+            values_of_row['outcome']['fits'] = row.outcome.fits
+        return values
 
 
 def plan(
@@ -102,7 +109,7 @@ def plan(
     largest = None
     if changes and not real.error:
         report('the largest microbatch')
-        largest = largest_microbatch(loaded, base, real.microbatch, lambda trial: outcome_of(config, trial).fits)
+        largest = largest_microbatch(loaded, base, real.microbatch, lambda trial: outcome_of(config, trial))
         found = [row(each.name, each.how, each.cost, each.trial) for each in changes_of(loaded, base, outcome)]
         found.sort(key=lambda row: -row.saved)
     grid = [

@@ -22,6 +22,7 @@ from composer_memprof.plan.trial import Outcome, Share, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
 from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
+from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.recorders.torch_private.wrappers import apply_activation_checkpointing
 from composer_memprof.simulated_gpu import ranks
@@ -29,6 +30,8 @@ from composer_memprof.simulated_gpu.this_process import VARIABLE
 from composer_memprof.simulation.observer import StepObserver, device_peaks
 
 _BATCHES = 2
+#: Why a trial ends whose loader has no batch; Composer would ask it again and again.
+DATA_ENDS = 'the data are less than one batch'
 #: What a plan needs not: they write files, load them, or talk to a store.
 _LEFT_OUT = ('loggers', 'eval_loader', 'eval_interval', 'profiler', 'save_folder', 'load_path', 'autoresume')
 
@@ -51,9 +54,10 @@ def run_trial(config: str, trial: Trial) -> Outcome:
 
 
 def _microbatch(state: State) -> int:
-    """Samples in a microbatch; 0 where neither the Trainer nor the loader says."""
-    size: Any = state.device_train_microbatch_size or getattr(state.train_dataloader, 'batch_size', None)
-    return int(size or 0)
+    """Samples in a microbatch of the batch that is there."""
+    samples = max((len(tensor) for tensor in tensors_in(state.batch) if tensor.dim()), default=0)
+    size: Any = state.device_train_microbatch_size
+    return min(int(size), samples) if size else samples
 
 
 def _set_environment(trial: Trial) -> None:
@@ -76,8 +80,9 @@ def _trial_config(path: str, trial: Trial) -> dict[str, Any]:
     config['callbacks'] = {name: value for name, value in callbacks.items() if not name.startswith('memprof_')}
     config['callbacks'].pop('lr_monitor', None)
     loader = config['train_loader']
-    if isinstance(loader, dict) and 'num_workers' in loader:
-        config['train_loader'] = {**loader, 'num_workers': 0}  # the batches are the same
+    if isinstance(loader, dict) and 'num_workers' in loader:  # the batches are the same without workers
+        kept = {key: value for key, value in loader.items() if key not in ('prefetch_factor', 'persistent_workers')}
+        config['train_loader'] = {**kept, 'num_workers': 0}
     return {**config, 'device': 'gpu', 'max_duration': f'{_BATCHES}ba', 'progress_bar': False}
 
 
@@ -118,6 +123,10 @@ class _Run(Callback):
         if self._trial.counts_flops and state.timestamp.batch == _BATCHES - 1:
             self._flops = FlopsRecorder(state.model)
             self._flops.__enter__()
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        if state.timestamp.batch == 0:
+            raise ValueError(DATA_ENDS)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         if self._flops is not None:

@@ -43,7 +43,7 @@ def _verdict(plan: Plan) -> str:
     needs = f'Needs {human_bytes(plan.outcome.reserved)} of {human_bytes(available)}'
     if plan.fits:
         return f'{where}: fits. {needs}'
-    return f'{where}: does not fit. {needs}, {human_bytes(plan.outcome.reserved - available)} too much'
+    return f'{where}: does not fit. {needs}'
 
 
 def _facts(plan: Plan) -> Iterator[str]:
@@ -52,10 +52,12 @@ def _facts(plan: Plan) -> Iterator[str]:
     yield f'at most {human_bytes(outcome.allocated)} allocated, {when}, with {outcome.microbatch} samples in a microbatch'
     if outcome.setup > outcome.allocated:
         yield f'{human_bytes(outcome.setup)} before the first batch, while the model came to the device'
-    if plan.largest_microbatch is not None:
+    largest = plan.largest_microbatch
+    if largest is not None:
+        limit = f', limited by {printable(largest.limit)}' if largest.limit else ''
         yield (
-            f'the largest microbatch that fits: {plan.largest_microbatch} samples'
-            if plan.largest_microbatch
+            f'the largest microbatch that fits: {largest.samples} samples{limit}'
+            if largest.samples
             else 'no microbatch fits, not even of one sample'
         )
     allowed = ', '.join(f'{human_bytes(size)} for {NAMES[name]}' for name, size in plan.outside.items() if size)
@@ -96,5 +98,5 @@ def _table(rows: Sequence[Row], first: str) -> Table:
 
 def _how(rows: Sequence[Row]) -> Iterator[Text]:
     for row in rows:
-        if row.how and not row.outcome.error and row.saved > 0:
+        if row.how and not row.outcome.error and row.saved > _SMALLEST * row.outcome.allocated:
             yield Text(f'{row.name}: {printable(row.how)}', style='dim')

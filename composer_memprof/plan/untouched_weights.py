@@ -11,10 +11,14 @@ from composer_memprof.recorders.torch_private.dispatch_modes import TorchDispatc
 
 #: Smaller tensors are filled as always: a model may read a setting from one.
 _LARGE = 1 << 16
+#: What initializations do to weights: fill them with numbers of a distribution, and move and scale those.
+_FILLS = ('uniform_', 'normal_', 'fill_', 'zero_', 'mul_', 'add_', 'sub_', 'div_', 'clamp_', 'erfinv_')
+#: What makes new ones.
+_RANDOM = ('rand', 'randn')
 
 
 class UntouchedWeights(TorchDispatchMode):
-    """Within the block, large tensors on the host are not initialized.
+    """Within the block, large tensors of floating-point numbers on the host are not initialized.
 
     >>> with UntouchedWeights():
     ...     layer = torch.nn.Linear(4096, 4096)
@@ -26,22 +30,15 @@ class UntouchedWeights(TorchDispatchMode):
         self, function: Any, types: Any, arguments: Sequence[Any] = (), keywords: Optional[Mapping[str, Any]] = None
     ) -> Any:
         name = function.name().removeprefix('aten::').partition('.')[0]
-        changed = arguments[0] if arguments else None
-        if name.endswith('_') and _is_large(changed):
-            return changed
-        if name in ('rand', 'randn', 'zeros', 'ones', 'full'):
-            size = arguments[0]
-            if isinstance(size, (list, tuple)) and _count(size) > _LARGE:
-                return torch.empty(size, **(keywords or {}))
+        if name in _FILLS and _is_large(arguments[0]):
+            return arguments[0]
+        options = {key: value for key, value in (keywords or {}).items() if key != 'generator'}
+        if name in _RANDOM:
+            made = torch.empty(arguments[0], **options)
+            if _is_large(made):
+                return made
         return function(*arguments, **(keywords or {}))
 
 
-def _is_large(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == 'cpu' and value.numel() > _LARGE
-
-
-def _count(size: Sequence[int]) -> int:
-    count = 1
-    for length in size:
-        count *= length
-    return count
+def _is_large(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == 'cpu' and tensor.is_floating_point() and tensor.numel() > _LARGE

@@ -23,9 +23,16 @@ from composer_memprof.recorders.allocations import allocator_history
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.notes import with_notes
-from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
+from composer_memprof.recorders.allocations.out_of_memory import add_observer, out_of_memory_in
 from composer_memprof.recorders.torch_private import cuda_allocator
-from composer_memprof.simulation.peaks import FOLDER_VARIABLE, STEPS_VARIABLE, DevicePeak, ProcessPeaks
+from composer_memprof.simulation.peaks import (
+    FOLDER_VARIABLE,
+    PEAKS_VARIABLE,
+    STEPS_VARIABLE,
+    DevicePeak,
+    ProcessPeaks,
+    note_begin,
+)
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
@@ -84,7 +91,7 @@ class StepObserver:
             return None
         self._about_to_step()
         closure = arguments[1] if len(arguments) > 1 else keywords.get('closure')
-        if closure is None:
+        if not callable(closure):
             self._annotations.mark(OPTIMIZER, self.steps)
             return None
 
@@ -129,19 +136,27 @@ class ProcessObserver(StepObserver):
     """Writes what a process used at its end, which it may bring about.
 
     Args:
-        folder: for the snapshot and the peaks.
+        folder: for the snapshot.
+        peaks: the folder for the peaks.
         steps: of the first optimizer; before the next one the process ends. 0 for all of them.
     """
 
-    def __init__(self, folder: Path, steps: int) -> None:
+    def __init__(self, folder: Path, peaks: Path, steps: int) -> None:
         super().__init__()
         self._folder = folder
+        self._peaks = peaks
+        self._shortages = 0
         self._most_steps = steps
         self._process = os.getpid()
 
     def begin(self) -> None:
         super().begin()
+        note_begin(self._peaks)
+        add_observer(self._memory_runs_out)
         atexit.register(self._end)
+
+    def _memory_runs_out(self, device: int, requested: int, total: int, free: int) -> None:
+        self._shortages += 1
 
     def _about_to_step(self) -> None:
         if self._most_steps and self.steps >= self._most_steps:
@@ -157,9 +172,10 @@ class ProcessObserver(StepObserver):
                 devices=device_peaks(),
                 steps=self.steps,
                 host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                shortages=self._shortages,
                 out_of_memory='' if error is None else ' '.join(str(error).split()),
                 snapshot=self._save() if self.is_alone else None,
-            ).write(self._folder)
+            ).write(self._peaks)
 
     def _save(self) -> Optional[str]:
         rank = int(os.environ.get('RANK', '0'))
@@ -198,9 +214,9 @@ def _ids(objects: Iterable[Any]) -> set[int]:
 
 def observe() -> None:
     """Observe this process. Called once torch is imported."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if folder is None:
+    folder, peaks = os.environ.get(FOLDER_VARIABLE), os.environ.get(PEAKS_VARIABLE)
+    if folder is None or peaks is None:
         return
-    observer = ProcessObserver(Path(folder), int(os.environ.get(STEPS_VARIABLE, '0')))
+    observer = ProcessObserver(Path(folder), Path(peaks), int(os.environ.get(STEPS_VARIABLE, '0')))
     cuda_allocator.call_when_started(observer.begin)
     observer.follow_steps()

@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-#: The folder for these files and for snapshots, and how many steps are run (0: all of them).
-FOLDER_VARIABLE, STEPS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION', 'COMPOSER_MEMPROF_SIMULATION_STEPS'
-_PATTERN = 'process-*.json'
+#: The folder for snapshots, the folder for these files, and how many steps are run (0: all of them).
+FOLDER_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
+PEAKS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION_PEAKS'
+STEPS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION_STEPS'
+_PEAKS, _BEGUN = '.json', '.begun'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,27 +38,36 @@ class ProcessPeaks:
         devices: those that were used.
         steps: how often the first optimizer stepped.
         host: the most resident memory of the process, in bytes.
-        out_of_memory: torch's message where device memory ran out and nobody caught the error, else ``''``.
+        shortages: how often device memory ran out.
+        out_of_memory: torch's message where nobody caught the error, else ``''``.
         snapshot: the memory snapshot, if one was recorded.
     """
 
     devices: list[DevicePeak]
     steps: int
     host: int
+    shortages: int
     out_of_memory: str
     snapshot: Optional[str]
 
     def write(self, folder: Path) -> None:
         """Write it as this process's file in ``folder``."""
-        path = folder / _PATTERN.replace('*', str(os.getpid()))
+        path = folder / f'{os.getpid()}{_PEAKS}'
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding='utf-8')
 
 
-def read_peaks(folder: Path) -> list[ProcessPeaks]:
-    """What the processes left in ``folder``, the one that reserved most first. The files are removed."""
+def note_begin(folder: Path) -> None:
+    """Note that this process uses the device: it may not come to its end."""
+    (folder / f'{os.getpid()}{_BEGUN}').touch()
+
+
+def read_peaks(folder: Path) -> tuple[list[ProcessPeaks], int]:
+    """What the processes left in ``folder``, the one that reserved most first, and how many left nothing."""
     found = []
-    for path in sorted(folder.glob(_PATTERN)):
+    for path in sorted(folder.glob(f'*{_PEAKS}')):
         values: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
         found.append(ProcessPeaks(**{**values, 'devices': [DevicePeak(**each) for each in values['devices']]}))
-        path.unlink()
-    return sorted(found, key=lambda peaks: -max((each.reserved for each in peaks.devices), default=0))
+    begun = len(list(folder.glob(f'*{_BEGUN}')))
+    return sorted(found, key=lambda peaks: -max((each.reserved for each in peaks.devices), default=0)), begun - len(
+        found
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,10 +21,12 @@ from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.launchers import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
-from composer_memprof.simulation.peaks import FOLDER_VARIABLE, STEPS_VARIABLE, ProcessPeaks, read_peaks
+from composer_memprof.simulation.peaks import FOLDER_VARIABLE, PEAKS_VARIABLE, STEPS_VARIABLE, ProcessPeaks, read_peaks
 
 #: After the time limit, seconds until the command is killed.
 _GRACE_S = 20.0
+#: Where commands' own folders are made.
+_FOLDER = Path('simulated')
 _NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
 
 
@@ -64,6 +68,7 @@ class SimulationResult:
         available: of it, what torch's allocator can have.
         outside: allowances for what lies outside of the allocator, by what they are for.
         processes: those that used a GPU, the one that reserved most first.
+        lost: how many used one and ended without leaving their figures, as by a signal.
         exit_code: the command's.
         timed_out: whether the time limit ended it.
         assumed: what the figures rest on, one sentence each.
@@ -77,6 +82,7 @@ class SimulationResult:
     ranks: int
     rank: int
     processes: list[ProcessPeaks]
+    lost: int
     exit_code: int
     timed_out: bool
     assumed: list[str]
@@ -84,8 +90,13 @@ class SimulationResult:
 
     @property
     def fits(self) -> bool:
-        """True if no allocation failed."""
-        return not any(process.out_of_memory for process in self.processes)
+        """True if no allocation failed, or the command went on after those that did."""
+        went_on = not self.exit_code
+        return not any(process.out_of_memory or (process.shortages and not went_on) for process in self.processes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {**dataclasses.asdict(self), 'fits': self.fits}
 
 
 def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: Any) -> SimulationResult:
@@ -93,7 +104,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
 
     Args:
         command: the program and its arguments.
-        folder: for the snapshot of each process, and for nothing else; need not exist.
+        folder: for the snapshot of each process, and for nothing else; empty. It is removed if it stays so.
         streams: ``stdout`` and ``stderr``, as :class:`subprocess.Popen` takes them.
 
     Raises:
@@ -104,8 +115,16 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
         notes = Path(temporary) / 'notes'
         environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
         environment[FOLDER_VARIABLE] = str(folder.absolute())
+        environment[PEAKS_VARIABLE] = temporary
         environment[STEPS_VARIABLE] = str(what.steps)
-        code, timed_out = _run(command, environment, what.time_limit, streams)
+        try:
+            code, timed_out = _run(command, environment, what.time_limit, streams)
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                if folder.parent == _FOLDER:
+                    folder.parent.rmdir()
+        processes, lost = read_peaks(Path(temporary))
         lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
         gpu=what.device.key,
@@ -114,7 +133,8 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
         outside=dataclasses.asdict(what.outside),
         ranks=what.ranks or 1,
         rank=what.rank,
-        processes=read_peaks(folder) if folder.exists() else [],
+        processes=processes,
+        lost=lost,
         exit_code=code,
         timed_out=timed_out,
         assumed=_after('assumed: ', lines),
@@ -158,10 +178,15 @@ def _run(
 
 @contextlib.contextmanager
 def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    before = {
-        number: signal.signal(number, lambda number, frame: _send(process, number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    """The command gets the first signal; the second one kills it."""
+    received: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        received.append(number)
+        _send(process, number if len(received) == 1 else signal.SIGKILL)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.signal(number, pass_on) for number in signals}
     try:
         yield
     finally:
@@ -191,6 +216,21 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
 def hidden_gpu() -> bool:
     """True if this machine has a GPU, which a simulated process does not see."""
     return Path('/dev/nvidiactl').exists()
+
+
+def new_folder(command: Sequence[str], gpu: str) -> Path:
+    """Make a folder for the files of a command, named after its script or module, below ``simulated``."""
+    words = [*command, '']
+    after_m = [words[number + 1] for number, word in enumerate(words[:-1]) if word == '-m']
+    scripts = [Path(word).stem for word in command[1:] if os.path.isfile(word)]
+    named = (after_m or scripts or ['command'])[0]
+    stem = f'{re.sub(r"[^A-Za-z0-9_.-]", "_", named)[:60]}.{gpu}'
+    for number in itertools.count(1):
+        folder = _FOLDER / (stem if number == 1 else f'{stem}.{number}')
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError('there is always a next number')
 
 
 def python_of(command: Sequence[str]) -> list[str]:

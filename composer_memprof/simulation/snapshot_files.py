@@ -19,7 +19,7 @@ from composer_memprof.simulated_gpu.this_process import simulated_device
 
 
 def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, steps: int) -> Path:
-    """Write the files of a snapshot to a folder that has none of this rank's; returns the snapshot's path."""
+    """Write the files of a snapshot; returns the snapshot's path. A second process of a rank takes ``.2``."""
     read = read_snapshot(snapshot)
     title = f'simulated: {simulated_device()}, {folder.name}, rank {rank}'
     files: dict[str, tuple[str, Callable[[Path], None]]] = {
@@ -27,7 +27,7 @@ def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, step
         'memory_snapshot.page': ('.html', lambda path: write_snapshot_page(read, path, title)),
         'memory_snapshot.summary': ('.summary.json', lambda path: write_summary(read, path)),
     }
-    stem = f'rank{rank}.memory_snapshot'
+    stem = _new_stem(folder, f'rank{rank}.memory_snapshot')
     for kind, (suffix, write) in files.items():
         path = folder / f'{stem}{suffix}'
         write(path)
@@ -35,3 +35,16 @@ def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, step
         entry = Entry(kind, path.name, None, size, sha256, rank, folder.name, 0, steps, 'saved')
         append_line(folder / f'rank{rank}.manifest.jsonl', entry)
     return folder / f'{stem}.pickle'
+
+
+def _new_stem(folder: Path, stem: str) -> str:
+    """The stem, or with ``.2``, ``.3``, … where another process has it."""
+    number = 1
+    while True:
+        name = stem if number == 1 else f'{stem}.{number}'
+        try:
+            (folder / f'{name}.pickle').touch(exist_ok=False)
+        except FileExistsError:
+            number += 1
+        else:
+            return name

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -28,20 +28,22 @@ def simulation_text(result: SimulationResult) -> RenderableType:
 def next_command(result: SimulationResult) -> str:
     """What to type to see more; empty where nothing was recorded."""
     snapshots = [process.snapshot for process in result.processes if process.snapshot]
-    return f'composer-memprof inspect {printable(snapshots[0])}' if snapshots else ''
+    return f'composer-memprof inspect {shlex.quote(printable(snapshots[0]))}' if snapshots else ''
 
 
 def _verdict(result: SimulationResult) -> str:
     where = f'simulated {result.gpu}'
     if result.ranks > 1:
         where += f', rank {result.rank} of {result.ranks}'
-    if not any(process.devices or process.out_of_memory for process in result.processes):
+    if result.lost and not result.processes:
+        return f'{where}: the command ended with exit code {result.exit_code} before it left its figures'
+    if not any(process.devices or process.shortages for process in result.processes):
         return f'{where}: the command used no GPU memory'
     if not result.fits:
         return f'{where}: does not fit'
     if result.exit_code and not result.timed_out:
         return f'{where}: the command failed with exit code {result.exit_code}; up to there it fits'
-    needed = max(device.reserved for process in result.processes for device in process.devices)
+    needed = max((device.reserved for process in result.processes for device in process.devices), default=0)
     return f'{where}: fits. Needs {human_bytes(needed)} of {human_bytes(result.available)}'
 
 
@@ -54,6 +56,8 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         )
     if process.out_of_memory:
         yield printable(process.out_of_memory.split('. ')[1]) + '. To see how much it needs, add --memory 1TB'
+    elif process.shortages:
+        yield f'Memory ran out {_times(process.shortages)}; the command caught the error'
     elif result.exit_code and not result.timed_out:
         yield 'Values read back from the device are zeros; a script that checks them may fail for that'
     yield f'{human_bytes(process.host)} of host memory in the process'
@@ -64,20 +68,9 @@ def _outside(result: SimulationResult) -> str:
     return f"Allowed for outside of torch's allocator: {parts}"
 
 
+def _times(count: int) -> str:
+    return 'once' if count == 1 else f'{count} times'
+
+
 def _count(steps: int) -> str:
     return f'{steps} optimizer step' if steps == 1 else f'{steps} optimizer steps'
-
-
-def folder_of(command_name: str, gpu: str) -> Path:
-    """A new folder for the files of a command, in the current one.
-
-    >>> folder_of('no-such-script', 't4').as_posix()
-    'simulated/no-such-script.t4'
-    """
-    stem = f'{Path(command_name).stem or "command"}.{gpu}'
-    number = 1
-    while True:
-        folder = Path('simulated') / (stem if number == 1 else f'{stem}.{number}')
-        if not folder.exists():
-            return folder
-        number += 1

@@ -8,7 +8,7 @@
 enum { LARGEST_COPY = 65536, MOST_WRITES = 1024 };
 
 static struct { const char *start; size_t bytes; } writes[MOST_WRITES];
-static int write_count;
+static int write_count; /* since the last kernel; of more than MOST_WRITES, the newest are known */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void before_fork(void) { pthread_mutex_lock(&lock); }
@@ -23,25 +23,27 @@ void forget_what_was_written(void) {
 }
 
 static int was_written(const char *address, size_t bytes) {
-  for (int i = write_count - 1; i >= 0; i--)
+  for (int age = 1; age <= MOST_WRITES && age <= write_count; age++) {
+    int i = (write_count - age) % MOST_WRITES;
     if (address >= writes[i].start && address + bytes <= writes[i].start + writes[i].bytes) return 1;
+  }
   return 0;
 }
 
 static void write_to_device(char *to, const char *from, size_t bytes) {
-  int last = write_count - 1;
-  int continues_last = last >= 0 && writes[last].start + writes[last].bytes == to;
-  if (bytes > LARGEST_COPY || (write_count == MOST_WRITES && !continues_last)) {
+  int last = write_count ? (write_count - 1) % MOST_WRITES : -1;
+  if (bytes > LARGEST_COPY) {
     write_count = 0; /* it may have replaced what was written there */
     return;
   }
   memmove(to, from, bytes);
-  if (continues_last) {
+  if (last >= 0 && writes[last].start + writes[last].bytes == to) {
     writes[last].bytes += bytes;
-  } else {
-    writes[write_count].start = to;
-    writes[write_count++].bytes = bytes;
+    return;
   }
+  int next = write_count++ % MOST_WRITES;
+  writes[next].start = to;
+  writes[next].bytes = bytes;
 }
 
 void write_result(char *to, const char *from, size_t bytes) {

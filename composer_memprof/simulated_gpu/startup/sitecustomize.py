@@ -14,7 +14,7 @@ if _own is not None and _own.loader is not None:
 
 try:
     from composer_memprof.simulated_gpu import child
-except ImportError as error:
-    print(f'simulated GPU: {sys.executable} has no composer_memprof ({error})', file=sys.stderr)
+except Exception as error:  # an older Python, or an environment without its packages
+    print(f'simulated GPU: {sys.executable} has no composer_memprof that works ({error})', file=sys.stderr)
 else:
     child.prepare()
