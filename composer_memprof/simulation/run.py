@@ -222,7 +222,7 @@ def new_folder(command: Sequence[str], gpu: str) -> Path:
     """Make a folder for the files of a command, named after its script or module, below ``simulated``."""
     words = [*command, '']
     after_m = [words[number + 1] for number, word in enumerate(words[:-1]) if word == '-m']
-    scripts = [Path(word).stem for word in command[1:] if os.path.isfile(word)]
+    scripts = [Path(word).stem for word in command if word.endswith('.py') and os.path.isfile(word)]
     named = (after_m or scripts or ['command'])[0]
     stem = f'{re.sub(r"[^A-Za-z0-9_.-]", "_", named)[:60]}.{gpu}'
     for number in itertools.count(1):
