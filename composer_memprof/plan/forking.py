@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from composer_memprof.messages import log_error
 from composer_memprof.plan.running import run_trial
 from composer_memprof.plan.trial import Outcome, Share, Trial
 
@@ -34,6 +35,8 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
             raise
         if not answer.exists():
             code = os.waitstatus_to_exitcode(status)
+            if code == -signal.SIGALRM:
+                return Outcome(error=f'the trial took longer than {_TIME_LIMIT_S} seconds')
             lines = log.read_text(errors='replace').strip().splitlines()
             return Outcome(error=f'the trial ended with code {code}: {lines[-1][:200] if lines else "no message"}')
         return _read(json.loads(answer.read_text()))
@@ -51,8 +54,9 @@ def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Pa
         outcome = run_trial(os.path.abspath(config) if os.path.exists(config) else config, trial)
         answer.write_text(json.dumps(dataclasses.asdict(outcome)))
         code = 0
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        log_error('a trial failed', error)
+        traceback.print_exc()  # its last line is what the parent tells
         sys.stderr.flush()
     finally:
         os._exit(code)  # the parent's exit handlers are not the child's
