@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.artifacts.numbering import counted
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
 from composer_memprof.simulated_gpu.devices import Device
@@ -226,7 +227,7 @@ def new_folder(command: Sequence[str], gpu: str) -> Path:
     named = (after_m or scripts or ['command'])[0]
     stem = f'{re.sub(r"[^A-Za-z0-9_.-]", "_", named)[:60]}.{gpu}'
     for number in itertools.count(1):
-        folder = _FOLDER / (stem if number == 1 else f'{stem}.{number}')
+        folder = _FOLDER / (stem + counted(number))
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

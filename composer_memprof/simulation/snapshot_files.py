@@ -5,6 +5,8 @@ Without a Trainer and without its packages: a plain script need not import Compo
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from composer_memprof.analysis.memory.summary import write_summary
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.manifest import Entry, append_line
+from composer_memprof.artifacts.numbering import counted
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
 from composer_memprof.simulated_gpu.this_process import simulated_device
@@ -39,12 +42,9 @@ def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, step
 
 def _new_stem(folder: Path, stem: str) -> str:
     """The stem, or with ``.2``, ``.3``, … where another process has it."""
-    number = 1
-    while True:
-        name = stem if number == 1 else f'{stem}.{number}'
-        try:
+    for number in itertools.count(1):
+        name = stem + counted(number)
+        with contextlib.suppress(FileExistsError):
             (folder / f'{name}.pickle').touch(exist_ok=False)
-        except FileExistsError:
-            number += 1
-        else:
             return name
+    raise AssertionError('there is always a next number')
