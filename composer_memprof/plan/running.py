@@ -26,7 +26,7 @@ from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.recorders.torch_private.wrappers import apply_activation_checkpointing
 from composer_memprof.simulated_gpu import ranks
-from composer_memprof.simulated_gpu.this_process import VARIABLE
+from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, figures
 from composer_memprof.simulation.observer import StepObserver, device_peaks
 
 _BATCHES = 2
@@ -66,9 +66,8 @@ def _set_environment(trial: Trial) -> None:
     if trial.allocator:
         os.environ['PYTORCH_CUDA_ALLOC_CONF'] = trial.allocator
     if trial.without_limit:
-        figures = dict(figure.split('=', 1) for figure in os.environ[VARIABLE].split(';'))
-        figures['total_memory'] = str(int(figures['total_memory']) * 64)
-        os.environ[VARIABLE] = ';'.join(f'{name}={value}' for name, value in figures.items())
+        here = figures()
+        os.environ[VARIABLE] = as_variable({**here, 'total_memory': int(here['total_memory']) * 64})
     if trial.ranks > 1:
         os.environ.update(ranks.environment(trial.ranks))
         ranks.install()

@@ -9,7 +9,7 @@ from typing import Optional
 
 from composer_memprof.simulated_gpu.building import compiler_for_triton, library
 from composer_memprof.simulated_gpu.devices import Device
-from composer_memprof.simulated_gpu.this_process import VARIABLE
+from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable
 
 _STARTUP = Path(__file__).with_name('startup')
 
@@ -35,7 +35,7 @@ def environment_with(
     environment = dict(os.environ if base is None else base)
     path = library()
     figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside, 'kept': kept}
-    environment[VARIABLE] = ';'.join(f'{name}={value}' for name, value in figures.items())
+    environment[VARIABLE] = as_variable(figures)
     # By its name, which is found in the folder: a path with a space can't be preloaded.
     environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path.name)
     environment['LD_LIBRARY_PATH'] = _before(environment.get('LD_LIBRARY_PATH'), path.parent)

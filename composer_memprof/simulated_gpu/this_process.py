@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Optional
 
 #: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
 VARIABLE = 'SIMULATED_GPU'
+
+
+def figures() -> dict[str, str]:
+    """What this process simulates, by name; empty on real devices."""
+    return dict(part.split('=', 1) for part in os.environ.get(VARIABLE, '').split(';') if '=' in part)
+
+
+def as_variable(figures: Mapping[str, object]) -> str:
+    """The variable's value for these figures.
+
+    >>> as_variable({'key': 't4', 'devices': 2})
+    'key=t4;devices=2'
+    """
+    return ';'.join(f'{name}={value}' for name, value in figures.items())
 
 
 def simulated_device() -> Optional[str]:
@@ -15,5 +30,4 @@ def simulated_device() -> Optional[str]:
     >>> simulated_device() is None
     True
     """
-    figures = os.environ.get(VARIABLE, '')
-    return dict(part.split('=', 1) for part in figures.split(';') if '=' in part).get('key')
+    return figures().get('key')
