@@ -12,7 +12,7 @@ from rich.text import Text
 from composer_memprof.messages import human_bytes, printable
 from composer_memprof.plan.planning import Plan, Row
 from composer_memprof.plan.trial import Share
-from composer_memprof.simulated_gpu.outside import NAMES
+from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
 #: Most categories and modules that are shown, and their smallest share of the peak.
@@ -60,8 +60,7 @@ def _facts(plan: Plan) -> Iterator[str]:
             if largest.samples
             else 'no microbatch fits, not even of one sample'
         )
-    allowed = ', '.join(f'{human_bytes(size)} for {NAMES[name]}' for name, size in plan.outside.items() if size)
-    yield f"allowed for outside of torch's allocator: {allowed}"
+    yield f"allowed for outside of torch's allocator: {in_words(plan.outside)}"
     if outcome.host_model:
         yield f'{human_bytes(outcome.host_model)} of host memory while the model is built'
 

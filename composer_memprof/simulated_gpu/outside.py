@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
+from composer_memprof.messages import human_bytes
 from composer_memprof.simulated_gpu.devices import Device
 
 _MIB = 1 << 20
 #: What each allowance is for, in words.
-NAMES = {'cuda_context': 'the CUDA context', 'cublas': 'cuBLAS', 'nccl': 'NCCL'}
+_NAMES = {'cuda_context': 'the CUDA context', 'cublas': 'cuBLAS', 'nccl': 'NCCL'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,3 +41,12 @@ def outside_of(device: Device, ranks: int) -> Outside:
     """
     nccl = 0 if ranks == 1 else 544 if ranks == 2 else 688 if ranks <= 4 else 1011
     return Outside(cuda_context=device.context, cublas=12 * _MIB, nccl=nccl * _MIB)
+
+
+def in_words(allowances: Mapping[str, int]) -> str:
+    """The allowances of an :class:`Outside`, by its attributes.
+
+    >>> in_words({'cuda_context': 1 << 30, 'nccl': 0})
+    '1.0 GiB for the CUDA context'
+    """
+    return ', '.join(f'{human_bytes(size)} for {_NAMES[name]}' for name, size in allowances.items() if size)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from composer_memprof.messages import human_bytes, printable
-from composer_memprof.simulated_gpu.outside import NAMES
+from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.run import SimulationResult
 
@@ -19,7 +19,7 @@ def simulation_text(result: SimulationResult) -> RenderableType:
     lines: list[Text] = [Text(_verdict(result), style='bold')]
     lines += [Text(line) for process in result.processes[:1] for line in _process(process, result)]
     if any(process.devices for process in result.processes):
-        lines.append(Text(_outside(result)))
+        lines.append(Text(f"Allowed for outside of torch's allocator: {in_words(result.outside)}"))
     lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]
     lines += [Text(f'Not simulated: {printable(name)}') for name in result.not_simulated]
     return Group(*lines)
@@ -61,11 +61,6 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
     elif result.exit_code and not result.timed_out:
         yield 'Values read back from the device are zeros; a script that checks them may fail for that'
     yield f'{human_bytes(process.host)} of host memory in the process'
-
-
-def _outside(result: SimulationResult) -> str:
-    parts = ', '.join(f'{human_bytes(size)} for {NAMES[name]}' for name, size in result.outside.items() if size)
-    return f"Allowed for outside of torch's allocator: {parts}"
 
 
 def _times(count: int) -> str:
