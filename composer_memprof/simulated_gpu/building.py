@@ -108,11 +108,9 @@ def _build(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix='.building-') as temporary:
         built = Path(temporary) / 'built'
         built.mkdir()
-        library = built / LIBRARY
-        _compile(sources, headers, library, Path(temporary))
         stubs = Path(temporary) / 'not_simulated.c'
-        stubs.write_text(_stubs(_symbols_needed() - _symbols(library, defined=True)))
-        _compile([*sources, stubs], headers, library, Path(temporary))
+        stubs.write_text(_stubs(_symbols_needed()))
+        _compile([*sources, stubs], headers, built / LIBRARY, Path(temporary))
         for name in _OTHER_NAMES:
             (built / name).symlink_to(LIBRARY)
         if _has_ziglang():
@@ -202,7 +200,7 @@ def _text(path: Path) -> str:
 def _symbols_needed() -> set[str]:
     """The names of CUDA's functions that torch's libraries call."""
     libraries = (_torch() / 'lib').glob('lib*.so')
-    names = set().union(*(_symbols(path, defined=False) for path in libraries))
+    names = set().union(*map(_symbols_of_others, libraries))
     return {name for name in names if _library_of(name) is not None and not name.startswith(_LEFT_TO_THE_LIBRARIES)}
 
 
@@ -215,7 +213,8 @@ def _library_of(name: str) -> Optional[str]:
     return None
 
 
-def _symbols(library: Path, *, defined: bool) -> set[str]:
+def _symbols_of_others(library: Path) -> set[str]:
+    """The names that a library needs and does not define."""
     try:
         from elftools.elf.elffile import ELFFile
     except ImportError:
@@ -225,15 +224,15 @@ def _symbols(library: Path, *, defined: bool) -> set[str]:
         table: Any = ELFFile(file).get_section_by_name('.dynsym')
         if table is None:
             return set()
-        return {symbol.name for symbol in table.iter_symbols() if (symbol['st_shndx'] != 'SHN_UNDEF') == defined}
+        return {symbol.name for symbol in table.iter_symbols() if symbol['st_shndx'] == 'SHN_UNDEF'}
 
 
 def _stubs(names: Iterable[str]) -> str:
-    """C functions that fail, most of them with their name."""
-    lines = ['#include "simulated_gpu.h"']
+    """C functions that fail, most of them with their name. They are weak: the sources' own come before them."""
+    lines = ['__attribute__((visibility("hidden"))) int not_simulated(const char *function, int status);']
     for name in sorted(names):
         status: object = _NOT_SUPPORTED[_library_of(name) or 'cu']
         if not name.startswith(_FAILS_QUIETLY):
             status = f'not_simulated("{name}", {status})'
-        lines.append(f'int {name}() {{ return {status}; }}')
+        lines.append(f'__attribute__((weak)) int {name}() {{ return {status}; }}')
     return '\n'.join(lines) + '\n'
