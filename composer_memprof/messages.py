@@ -151,3 +151,8 @@ def human_bytes(count: float) -> str:
             break
         size /= 1024
     return f'{size:.0f} {unit}' if unit == 'B' else f'{size:.1f} {unit}'
+
+
+def count_of(number: int, what: str) -> str:
+    """``'1 segment'``, ``'2 segments'``."""
+    return f'{number} {what}{"" if number == 1 else "s"}'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from composer_memprof.messages import human_bytes, printable
+from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.run import SimulationResult
@@ -52,7 +52,7 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         name = f'GPU {device.device}: ' if len(process.devices) > 1 else ''
         yield (
             f'{name}at most {human_bytes(device.allocated)} allocated and {human_bytes(device.reserved)} reserved '
-            f'in {_count(process.steps)}'
+            f'in {count_of(process.steps, "optimizer step")}'
         )
     if process.out_of_memory:
         yield printable(process.out_of_memory.split('. ')[1]) + '. To see how much it needs, add --memory 1TB'
@@ -65,7 +65,3 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
 
 def _times(count: int) -> str:
     return 'once' if count == 1 else f'{count} times'
-
-
-def _count(steps: int) -> str:
-    return f'{steps} optimizer step' if steps == 1 else f'{steps} optimizer steps'

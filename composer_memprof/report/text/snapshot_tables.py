@@ -19,7 +19,7 @@ from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
 from composer_memprof.analysis.run import RankSnapshot
 from composer_memprof.analysis.snapshot.model import Frame
-from composer_memprof.messages import human_bytes, printable
+from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.places import library_frame_text
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
@@ -53,7 +53,7 @@ def chosen_text(chosen: RankSnapshot) -> str:
     lines = [printable(str(chosen.path))]
     if chosen.failure or chosen.others:
         why = f'rank {chosen.rank} {chosen.failure}' if chosen.failure else f'the newest of rank {chosen.rank}'
-        others = f'; {_count(chosen.others, "other rank")} with a snapshot' if chosen.others else ''
+        others = f'; {count_of(chosen.others, "other rank")} with a snapshot' if chosen.others else ''
         lines.append(f'({why}{others})')
     return '\n'.join(lines)
 
@@ -127,7 +127,7 @@ def _idle(device: DeviceReport) -> Iterator[RenderableType]:
         yield _indented(Text('Allocations that made the allocator reserve more:'))
     for place in lost.growing[:_GROWING]:
         idle = f', while up to {human_bytes(place.idle)} were not used' if place.idle else ''
-        yield _indented(Text(f'{human_bytes(place.bytes)} in {_count(place.times, "segment")}{idle}'))
+        yield _indented(Text(f'{human_bytes(place.bytes)} in {count_of(place.times, "segment")}{idle}'))
         yield _frames(place.frames, place.folded, place.within)
     yield Text()
 
@@ -138,7 +138,7 @@ def _pools(device: DeviceReport) -> Iterator[RenderableType]:
         return
     yield Text('Reserved at the end, by pool and stream', style='bold')
     for pool in device.pools[:_MODULES]:
-        what = f'{pool.pool or "pool"} on stream {pool.stream}, {_count(pool.segments, "segment")}'
+        what = f'{pool.pool or "pool"} on stream {pool.stream}, {count_of(pool.segments, "segment")}'
         yield _indented(_sized(pool.reserved, device.reserved_at_end or 0, what))
     yield from _rest('pools', [pool.reserved for pool in device.pools[_MODULES:]])
     yield Text()
@@ -212,7 +212,7 @@ def _places(places: Sequence[PlaceShare], whole: int, most: int = _PLACES) -> It
     most = min(most, max(sum(place.bytes >= _SMALL * whole for place in places), 1))
     for place in places[:most]:
         before = ', from before the recording' if place.before else ''
-        what = f'{_label(place.category)}, {_count(place.blocks, "block")}{before}'
+        what = f'{_label(place.category)}, {count_of(place.blocks, "block")}{before}'
         yield _indented(_sized(place.bytes, whole, what))
         yield _frames(place.frames, place.folded, place.within, place.module)
     yield from _rest('places', [place.bytes for place in places[most:]])
@@ -225,7 +225,7 @@ def _frames(frames: Sequence[Frame], folded: int, within: Optional[Frame] = None
         lines.insert(0, Text(library_frame_text(within), style='dim', overflow='fold'))
     folded += len(frames[_FRAMES:])
     if folded:
-        lines.append(Text(f'… {_count(folded, "more frame")}'))
+        lines.append(Text(f'… {count_of(folded, "more frame")}'))
     return Padding(Group(*lines), (0, 0, 0, 6), expand=False)
 
 
@@ -252,7 +252,7 @@ def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
     yield Text()
     yield Text('By place in the code', style='bold')
     for place in places[:_PLACES]:
-        blocks = f'{place.blocks_before} to {_count(place.blocks_after, "block")}'
+        blocks = f'{place.blocks_before} to {count_of(place.blocks_after, "block")}'
         line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_label(place.category)}, {blocks}')
         yield _indented(line)
         yield _frames(place.frames, place.folded, place.within)
@@ -300,7 +300,3 @@ def _signed(change: int) -> str:
 
 def _label(category: str) -> str:
     return CATEGORY_LABELS.get(category, category)
-
-
-def _count(number: int, what: str) -> str:
-    return f'{number} {what}{"" if number == 1 else "s"}'
