@@ -19,6 +19,9 @@ from composer.models import ComposerModel
 from torch.utils.data import DataLoader, Dataset
 
 from composer_memprof.artifacts.manifest import Entry, find_manifests, read_manifest
+from composer_memprof.simulated_gpu.building import CannotSimulateError
+from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.environment import environment_with
 
 FEATURES = 16
 
@@ -215,3 +218,18 @@ def child_environment(**more: str) -> dict[str, str]:
     root = str(Path(__file__).parent.parent)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(('RANK', 'WORLD', 'LOCAL_'))}
     return {**kept, 'PYTHONPATH': root, **more}
+
+
+def simulated_gpu(gpu: str = 'h100-80gb', **settings: Any) -> dict[str, str]:
+    """The environment of a process on a simulated GPU; skips the test where none can be simulated."""
+    try:
+        return environment_with(find_device(gpu), **settings)
+    except CannotSimulateError as reason:
+        pytest.skip(str(reason))
+
+
+def run_command_that_simulates(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``composer-memprof`` with the arguments; skips the test where no GPU can be simulated."""
+    simulated_gpu()
+    command = [sys.executable, '-m', 'composer_memprof', *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,14 @@ from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.starting import parsed_variation
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
-from tests.test_simulated_gpu import environment
+from tests.conftest import run_command_that_simulates
 
 MIB = 1 << 20
 SMALL = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')
 
 
 def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment()  # skips where no GPU can be simulated
-    command = [sys.executable, '-m', 'composer_memprof', 'plan', *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return run_command_that_simulates('plan', *arguments)
 
 
 def plan_of(*arguments: str) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import pytest
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.run import list_artifacts
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.conftest import entries
-from tests.test_simulated_gpu import environment
+from tests.conftest import entries, run_command_that_simulates
 
 # Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
 SCRIPT = """
@@ -32,9 +31,7 @@ MIB = 1 << 20
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment()  # skips where no GPU can be simulated
-    command = [sys.executable, '-m', 'composer_memprof', 'simulate', *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return run_command_that_simulates('simulate', *arguments)
 
 
 def result_of(*arguments: str) -> dict[str, Any]:

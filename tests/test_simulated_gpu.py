@@ -17,17 +17,11 @@ from composer_memprof.analysis.snapshot.safe_pickle import load_plain
 from composer_memprof.simulated_gpu.building import CannotSimulateError, library
 from composer_memprof.simulated_gpu.devices import Device, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
+from tests.conftest import simulated_gpu
 from tests.snapshots import REAL
 
 #: The script that made the real snapshots.
 TRUTH = REAL.parent.parent / 'truth'
-
-
-def environment(gpu: str = 'a100-80gb') -> dict[str, str]:
-    try:
-        return environment_with(find_device(gpu))
-    except CannotSimulateError as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU: make test-gpu')
@@ -35,7 +29,13 @@ def test_the_gpu_tests_pass_on_it() -> None:
     tests = Path(__file__).with_name('test_gpu.py')
     command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-m', 'gpu', str(tests)]
     ran = subprocess.run(
-        command, cwd=tests.parent.parent, env=environment(), capture_output=True, text=True, timeout=400, check=False
+        command,
+        cwd=tests.parent.parent,
+        env=simulated_gpu('a100-80gb'),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout[-8000:]
     counts = {word: int(count) for count, word in re.findall(r'(\d+) (passed|skipped)', ran.stdout.splitlines()[-1])}
@@ -50,7 +50,7 @@ def test_a_simulated_run_makes_the_events_of_a_real_gpus_snapshot(what: str, sam
     subprocess.run(
         [sys.executable, script, '128', what, 'simulated.pickle'],
         # Newer torch frees cuBLAS' workspaces at once, unless it is told to keep them as before.
-        env={**environment('h100-80gb'), 'TORCH_CUBLAS_WORKSPACE_CACHE': '1'},
+        env={**simulated_gpu(), 'TORCH_CUBLAS_WORKSPACE_CACHE': '1'},
         capture_output=True,
         timeout=300,
         check=True,
@@ -71,7 +71,7 @@ def allocator_events(path: Path) -> list[tuple[str, int]]:
 
 def run_on_it(script: str, gpu: Device | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a script on a simulated GPU, with more variables in its environment."""
-    environment()  # skips where no GPU can be simulated
+    simulated_gpu()  # skips where no GPU can be simulated
     variables = {**environment_with(gpu or find_device('h100-80gb'), outside=256 << 20), **more}
     return subprocess.run(
         [sys.executable, '-c', script], env=variables, capture_output=True, text=True, timeout=200, check=False

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
+from tests.conftest import simulated_gpu
 
 MIB = 1 << 20
 
@@ -23,10 +23,7 @@ def on_simulated_gpu(
     tmp_path: Path, code: str, *, kept: float = 1.0, devices: int = 1, fails: bool = False, **variables: str
 ) -> dict[str, Any]:
     """What the script puts into ``found``, with ``stderr`` and ``notes``."""
-    try:
-        environment = environment_with(find_device('h100-80gb'), devices=devices, kept=kept)
-    except CannotSimulateError as reason:
-        pytest.skip(str(reason))
+    environment = simulated_gpu(devices=devices, kept=kept)
     notes = tmp_path / 'notes.txt'
     script = tmp_path / 'script.py'
     head = 'import json, torch\nfound = {}\n'

@@ -14,10 +14,8 @@ import torch
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from composer_memprof.simulated_gpu import ranks
-from composer_memprof.simulated_gpu.building import CannotSimulateError
-from composer_memprof.simulated_gpu.devices import find_device
-from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.ranks import cheap_worlds
+from tests.conftest import simulated_gpu
 
 
 def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> str:
@@ -26,10 +24,7 @@ def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> st
     place = ranks.environment(count, rank)
     # a port that nobody can listen on
     base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
-    try:
-        environment = environment_with(find_device('a100-80gb'), devices=int(place['LOCAL_WORLD_SIZE']), base=base)
-    except CannotSimulateError as reason:
-        pytest.skip(str(reason))
+    environment = simulated_gpu('a100-80gb', devices=int(place['LOCAL_WORLD_SIZE']), base=base)
     command = [sys.executable, '-W', 'ignore', 'script.py']
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
