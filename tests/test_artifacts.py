@@ -725,3 +725,16 @@ def test_files_next_to_that_of_a_failed_part_are_removed_too() -> None:
         store.save([Part('thing', '.txt', fail)], stamp())
         store.close(20)
     assert [path.name for path in FOLDER.iterdir()] == ['rank0.manifest.jsonl']
+
+
+def test_the_node_of_a_rank_that_torchrun_started(monkeypatch):
+    """torchrun sets GROUP_RANK; Composer's own function for it raises where NODE_RANK is missing."""
+    monkeypatch.delenv('NODE_RANK', raising=False)
+    for name, value in {'RANK': '9', 'WORLD_SIZE': '16', 'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '8'}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv('GROUP_RANK', '1')
+    monkeypatch.setattr('torch.distributed.is_initialized', lambda: True)
+    monkeypatch.setattr('torch.distributed.get_rank', lambda *_: 9)
+    monkeypatch.setattr('torch.distributed.get_world_size', lambda *_: 16)
+    assert folder_of('{run_name}/node{node_rank}', 'run') == Path('run/node1')
+    assert folder_of('{run_name}/node{node_rank}', 'run', rank=3) == Path('run/node0')

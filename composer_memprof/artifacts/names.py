@@ -154,15 +154,22 @@ def _format(template: str, stamp: Stamp) -> str:
 def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
     """The values for this process, or for another ``rank`` if all nodes have as many ranks as this one."""
     local_world_size = dist.get_local_world_size()
-    own = rank is None or rank == dist.get_global_rank()
+    own = dist.get_global_rank()
+    number = own if rank is None else rank
     return {
         'run_name': run_name,
-        'rank': dist.get_global_rank() if rank is None else rank,
-        'local_rank': dist.get_local_rank() if own or rank is None else rank % local_world_size,
+        'rank': number,
+        'local_rank': dist.get_local_rank() if number == own else number % local_world_size,
         'world_size': dist.get_world_size(),
         'local_world_size': local_world_size,
-        'node_rank': dist.get_node_rank() if own or rank is None else rank // local_world_size,
+        'node_rank': _own_node_rank() if number == own else number // local_world_size,
     }
+
+
+def _own_node_rank() -> int:
+    """Composer's; torchrun sets GROUP_RANK in place of NODE_RANK."""
+    group_rank = os.environ.get('GROUP_RANK')
+    return dist.get_node_rank() if 'NODE_RANK' in os.environ or group_rank is None else int(group_rank)
 
 
 def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
