@@ -31,6 +31,7 @@ NOTES = SnapshotNotes(
     phases=[[0, 7, 'forward'], [5, 7, 'backward']],
     tensors=[[1, 512, 8, 'parameter', 'net.0.weight']],
     modules=[[0, 'net.0'], [5, '']],
+    memory=[1 << 30],
 )
 OOM = OutOfMemory(device=0, requested=100, allocated=50, reserved=60, free=1, total=64, message='no memory')
 
@@ -51,6 +52,14 @@ def test_what_is_noted_is_read() -> None:
     assert snapshot.modules[snapshot.devices[0].module[0]] == 'net.0'
     assert (snapshot.oom, snapshot.error) == (OOM, 'OutOfMemoryError: no memory')
     assert snapshot.notes_version == VERSION
+    assert report_on(snapshot).devices[0].memory == 1 << 30
+
+
+def test_the_allocators_settings_are_read_as_text() -> None:
+    given = {'expandable_segments': True, 'max_split_size': -1, 'roundup_power2_divisions': {'1': 0}, 3: 'x'}
+    read = load_snapshot(saved({**plain(), 'allocator_settings': given})).settings
+    assert read == {'expandable_segments': 'True', 'max_split_size': '-1'}
+    assert load_snapshot(saved({**plain(), 'allocator_settings': [1]})).settings == {}
 
 
 def test_what_is_not_known_is_left_out() -> None:

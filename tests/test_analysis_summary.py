@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.memory.summary import (
     VERSION,
     SnapshotSummary,
-    SummaryError,
     read_summary,
     summary_of,
     write_summary,
 )
 from composer_memprof.analysis.snapshot.loading import read_snapshot
+from composer_memprof.analysis.typed_json import FormatError
 from tests.damage import the_content
 from tests.snapshots import without_stacks
 
@@ -38,13 +38,13 @@ def summaries(draw: st.DrawFn, kind: Any = SnapshotSummary) -> Any:
     if origin is list:
         return draw(st.lists(summaries(arguments[0]), max_size=2))
     if origin is dict:
-        return draw(st.dictionaries(TEXTS, INTEGERS, max_size=2))
+        return draw(st.dictionaries(TEXTS, summaries(arguments[1]), max_size=2))
     if dataclasses.is_dataclass(kind):
         return kind(**{name: draw(summaries(of)) for name, of in typing.get_type_hints(kind).items()})
     return draw({int: INTEGERS, str: TEXTS, bool: st.booleans()}[kind])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(summary=summaries())
 def test_a_summary_that_was_written_is_read(summary: SnapshotSummary) -> None:
     Path('x.summary.json').write_text(json.dumps(summary.as_dict()))
@@ -61,7 +61,7 @@ def test_the_summary_of_a_snapshot_is_read_as_it_was_made(content: Any) -> None:
 def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
     write_summary(read_snapshot(the_content()), Path('x.summary.json'))
     summary = json.loads(Path('x.summary.json').read_text())
-    assert set(summary) == {'meta', 'error', 'oom', 'devices', 'devices_left_out', 'version'}
+    assert set(summary) == {'meta', 'error', 'oom', 'devices', 'devices_left_out', 'version', 'settings'}
     assert set(summary['meta']) == {'device', 'torch', 'recorder', 'rank', 'simulated'}
     assert set(summary['oom']) == {
         *('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message'),
@@ -70,7 +70,7 @@ def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
     (device,) = summary['devices']
     assert set(device) == {
         *('device', 'peak', 'categories', 'at_failure', 'holders', 'allocated_at_end', 'reserved_peak'),
-        *('idle_at_peak', 'largest_hole', 'steady', 'growing', 'rss_peak'),
+        *('idle_at_peak', 'largest_hole', 'steady', 'growing', 'rss_peak', 'memory', 'modules'),
     }
     assert set(device['peak']) == {'bytes', 'event', 'events', 'time_us', 'batch', 'phase', 'allocated_before'}
     assert set(device['at_failure']) == {'bytes', 'batch', 'phase', 'categories'}
@@ -117,7 +117,7 @@ def test_one_without_a_version_has_version_1_and_unknown_keys_of_a_newer_one_are
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(changes: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(SummaryError) as caught:
+    with pytest.raises(FormatError) as caught:
         read_summary(written(**changes))
     assert '\n' not in str(caught.value)
     assert all(word in str(caught.value) for word in ['x.summary.json is not a summary', *words]), str(caught.value)
@@ -126,7 +126,7 @@ def test_a_wrong_value_is_refused_in_one_line(changes: dict[str, Any], words: li
 @pytest.mark.parametrize('content', [b'', b'\xff', b'[1]', b'{"meta"', b'[' * 100_000, b'9' * 10_000, b' ' * (1 << 21)])
 def test_a_file_of_another_kind_is_refused_in_one_line(content: bytes) -> None:
     Path('x').write_bytes(content)
-    with pytest.raises(SummaryError) as caught:
+    with pytest.raises(FormatError) as caught:
         read_summary(Path('x'))
     assert '\n' not in str(caught.value)
 

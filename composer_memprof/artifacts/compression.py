@@ -23,14 +23,16 @@ class Codec:
         name (str): for people.
         suffix (str): appended to the name of a compressed file.
         open_for_write (Callable): opens a path; what is written is compressed.
+        open_for_read (Callable): opens a path; what is read is decompressed.
     """
 
     name: str
     suffix: str
     open_for_write: Callable[[Path], io.BufferedIOBase]
+    open_for_read: Callable[[Path], io.BufferedIOBase]
 
 
-GZIP = Codec('gzip', '.gz', functools.partial(gzip.GzipFile, mode='wb', compresslevel=6))
+GZIP = Codec('gzip', '.gz', functools.partial(gzip.GzipFile, mode='wb', compresslevel=6), gzip.GzipFile)
 CODECS = (GZIP,)
 
 
@@ -69,6 +71,12 @@ def strip_suffix(name: str) -> str:
 def is_compressed(name: str) -> bool:
     """True if ``name`` has the suffix of a codec."""
     return name.endswith(suffixes())
+
+
+def open_for_read(path: Path) -> io.BufferedIOBase:
+    """Open a file that may be compressed, as its name says. Errors of a damaged one are OSError, EOFError, zlib.error."""
+    codec = next((codec for codec in CODECS if path.name.endswith(codec.suffix)), None)
+    return open(path, 'rb') if codec is None else codec.open_for_read(path)
 
 
 def compress_file(source: Path, target: Path, codec: Codec) -> None:

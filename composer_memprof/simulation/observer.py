@@ -122,7 +122,7 @@ class StepObserver:
     def snapshot(self, rank: int) -> dict[str, Any]:
         """A memory snapshot of all that was recorded."""
         notes = replace(
-            allocator_history.NOTES,
+            allocator_history.notes_of_devices(),
             rank=rank,
             phases=self._annotations.phases if self._model is not None else None,
             tensors=self._annotations.tensors,

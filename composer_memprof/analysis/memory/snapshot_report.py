@@ -56,6 +56,7 @@ class DeviceReport:
             the end of the recording. None if nothing failed.
         at_failures (list[Peak]): what was allocated before each ``oom`` event, oldest first.
         rss_peak (int, optional): on a CPU, the most resident memory of the process at the start of a phase.
+        memory (int, optional): of the device; None if it is not known.
     """
 
     device: int
@@ -73,6 +74,7 @@ class DeviceReport:
     at_failure: Optional[Peak] = None
     rss_peak: Optional[int] = None
     at_failures: list[Peak] = field(default_factory=list)
+    memory: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class SnapshotReport:
         devices (list[DeviceReport]): by index.
         notes (list[str]): what it can't show and why, one sentence each.
         ooms (list[OutOfMemoryEvent]): every allocation that failed, oldest first.
+        settings (dict[str, str]): the allocator's, as torch noted them.
     """
 
     meta: Meta
@@ -94,6 +97,7 @@ class SnapshotReport:
     devices: list[DeviceReport]
     notes: list[str]
     ooms: list[OutOfMemoryEvent] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 def report_on(snapshot: Snapshot) -> SnapshotReport:
@@ -108,7 +112,7 @@ def report_on(snapshot: Snapshot) -> SnapshotReport:
         totals.append((allocated, reserved))
     ooms = out_of_memory_events(snapshot, totals)
     last = ooms[-1] if ooms else None
-    return SnapshotReport(snapshot.meta, snapshot.error, last, devices, notes_of(snapshot), ooms)
+    return SnapshotReport(snapshot.meta, snapshot.error, last, devices, notes_of(snapshot), ooms, snapshot.settings)
 
 
 def _device(
@@ -135,6 +139,7 @@ def _device(
         growth=growth(snapshot, history, attribution),
         at_failure=_at_failure(snapshot, history, attribution),
         rss_peak=snapshot.rss_peak,
+        memory=snapshot.memory[history.device] if history.device < len(snapshot.memory) else None,
         at_failures=[
             peak_of(snapshot, history, attribution, moment) for moment in out_of_memory_moments(history).tolist()
         ],

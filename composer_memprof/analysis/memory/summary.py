@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
-import types
-import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, Optional
 
 from composer_memprof.analysis.memory.attribution import PlaceShare
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
@@ -18,8 +15,7 @@ from composer_memprof.analysis.memory.growth import GrowingPlace
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
 from composer_memprof.analysis.snapshot.model import Frame, Meta, Snapshot
-from composer_memprof.analysis.snapshot.untrusted import LARGEST, shown
-from composer_memprof.messages import printable
+from composer_memprof.analysis.typed_json import read_json
 
 #: Raised when a key changes its meaning. A summary without a version has version 1.
 VERSION = 1
@@ -27,10 +23,8 @@ VERSION = 1
 _MOST_BYTES, _MOST_BYTES_READ = 4096, 1 << 20
 #: Most places, frames of a place, devices, and bytes of a text.
 _PLACES, _FRAMES, _DEVICES, _TEXT = 10, 2, 8, 300
-
-
-class SummaryError(ValueError):
-    """The file is not a summary. The message is one line."""
+#: The allocator's settings that a summary has.
+_SETTINGS = ('PYTORCH_CUDA_ALLOC_CONF', 'expandable_segments', 'max_split_size', 'garbage_collection_threshold')
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class GrowthSummary:
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """The largest parts of a :class:`DeviceReport`; ``categories`` are bytes by category at the peak."""
+    """The largest parts of a :class:`DeviceReport`; ``categories`` and ``modules`` are bytes at the peak."""
 
     device: int
     peak: PeakSummary
@@ -107,6 +101,8 @@ class DeviceSummary:
     steady: Optional[bool]
     growing: list[GrowthSummary]
     rss_peak: Optional[int] = None
+    memory: Optional[int] = None
+    modules: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,6 +115,7 @@ class SnapshotSummary:
     devices: list[DeviceSummary]
     devices_left_out: int
     version: int = VERSION
+    settings: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """As in the file."""
@@ -143,6 +140,7 @@ def summary_of(report: SnapshotReport) -> SnapshotSummary:
             oom=None if report.oom is None else _oom(report.oom),
             devices=[_device(device, places) for device in devices[:most]],
             devices_left_out=max(len(devices) - most, 0),
+            settings={name: _short(report.settings[name]) for name in _SETTINGS if name in report.settings},
         )
         if len(_as_json(summary).encode()) <= _MOST_BYTES:
             break
@@ -178,6 +176,8 @@ def _device(device: DeviceReport, places: int) -> DeviceSummary:
         steady=device.growth.steady,
         growing=[GrowthSummary(place.per_batch, _at(place)) for place in device.growth.growing[: min(places, 3)]],
         rss_peak=device.rss_peak,
+        memory=device.memory,
+        modules=_modules(peak, places),
     )
 
 
@@ -187,6 +187,12 @@ def _failure(found: Peak) -> FailureSummary:
 
 def _categories(peak: Peak) -> dict[str, int]:
     return {share.category: share.bytes for share in peak.categories}
+
+
+def _modules(peak: Peak, most: int) -> dict[str, int]:
+    known = [share for share in peak.modules if share.module]
+    largest = sorted(known, key=lambda share: (-share.bytes, share.module))[:most]
+    return {_short(share.module): share.bytes for share in largest}
 
 
 def _oom(oom: OutOfMemoryEvent) -> OutOfMemorySummary:
@@ -216,61 +222,12 @@ def _short(value: Any) -> Any:
 
 # -- reading --------------------------------------------------------------------------------------------------------
 
-_T = TypeVar('_T')
-
 
 def read_summary(path: Path) -> SnapshotSummary:
     """Read a summary from a file that is not trusted. Unknown keys, of a newer version, are ignored.
 
     Raises:
-        SummaryError: if it is not a summary.
+        FormatError: if it is not a summary.
         OSError: if it can't be read.
     """
-    try:
-        with open(path, encoding='utf-8') as file:
-            text = file.read(_MOST_BYTES_READ + 1)
-        if len(text) > _MOST_BYTES_READ:
-            raise SummaryError(f'it has more than {_MOST_BYTES_READ} bytes')
-        return _read(SnapshotSummary, json.loads(text), 'it')
-    except SummaryError as error:
-        raise SummaryError(f'{printable(str(path))} is not a summary: {error}') from None
-    except (ValueError, RecursionError):
-        raise SummaryError(f'{printable(str(path))} is not a summary: it is not JSON') from None
-
-
-def _read(kind: type[_T], values: Any, name: str) -> _T:
-    """A dataclass from a mapping of its fields. A field with a default may be missing."""
-    if type(values) is not dict:
-        raise SummaryError(f'{name} must be a mapping, not {shown(values)}')
-    found = {}
-    types_of = _types_of(kind)  # type: ignore[arg-type]
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in values:
-            found[field.name] = _value(types_of[field.name], values[field.name], field.name)
-        elif field.default is dataclasses.MISSING:
-            raise SummaryError(f'{name} has no {field.name}')
-    return kind(**found)
-
-
-@functools.cache
-def _types_of(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _value(kind: Any, value: Any, name: str) -> Any:
-    """``value``, if it is of type ``kind``: an int, a str, a bool, a dataclass, or a list, dict or optional of these."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _value(arguments[0], value, name)
-    if origin is list and type(value) is list:
-        return [_value(arguments[0], one, name) for one in value]
-    if origin is dict and type(value) is dict:
-        return {printable(key): _value(arguments[1], one, name) for key, one in value.items()}
-    if dataclasses.is_dataclass(kind):
-        return _read(kind, value, name)  # type: ignore[arg-type]
-    if type(value) is not kind or (kind is int and abs(value) > LARGEST):
-        raise SummaryError(f'{name} must be {_TYPES[origin or kind]}, not {shown(value)}')
-    return printable(value) if kind is str else value
-
-
-_TYPES = {int: 'a whole number', str: 'text', bool: 'true or false', list: 'a list', dict: 'a mapping'}
+    return read_json(SnapshotSummary, path, 'a summary', _MOST_BYTES_READ)

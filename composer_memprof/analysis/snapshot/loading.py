@@ -35,6 +35,7 @@ _MARK = 'user_defined'
 _AWAITING = {'active_allocated': False, 'active_awaiting_free': True, 'active_pending_free': True}
 _NO_FRAMES: list[Any] = []
 _MOST_DEVICES = 4096
+_LONGEST_SETTING = 200
 
 
 def load_snapshot(path: Path, limit_memory: bool = False) -> Snapshot:
@@ -102,7 +103,19 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         rss_peak=notes.rss_peak,
         known_before=notes.known_before,
         max_entries=notes.max_entries,
+        memory=notes.memory,
+        settings=_settings(snapshot.get('allocator_settings')),
     )
+
+
+def _settings(values: Any) -> dict[str, str]:
+    """The allocator's settings as text. Those that are mappings, and what newer versions may add, are left out."""
+    if type(values) is not dict:
+        return {}
+    plain = {
+        name: value for name, value in values.items() if type(name) is str and type(value) in (bool, int, float, str)
+    }
+    return {printable(name[:40]): printable(str(value)[:_LONGEST_SETTING]) for name, value in plain.items()}
 
 
 def _of_known_action(trace: list[dict[str, Any]], ignored: Counter[str]) -> list[dict[str, Any]]:

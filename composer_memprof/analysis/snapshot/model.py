@@ -219,6 +219,8 @@ class Snapshot:
         rss_peak (int, optional): the most resident memory of the process that the recorder noted.
         known_before (int, optional): bytes of blocks from before the recording that the recorder knew of.
         max_entries (int, optional): the most events of a device that the recorder kept.
+        memory (list[int]): bytes of memory that each device has, by its index; empty if it is not known.
+        settings (dict[str, str]): the allocator's settings, as torch noted them; empty without a caching allocator.
     """
 
     devices: list[DeviceHistory]
@@ -234,3 +236,5 @@ class Snapshot:
     rss_peak: Optional[int] = None
     known_before: Optional[int] = None
     max_entries: Optional[int] = None
+    memory: list[int] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)

@@ -59,6 +59,7 @@ class Notes:
     rss_peak: Optional[int]
     known_before: Optional[int]
     max_entries: Optional[int]
+    memory: list[int]
 
 
 def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
@@ -95,6 +96,7 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
         rss_peak=part(_rss_peak),
         known_before=part(lambda notes: _whole_or_none(notes, 'known_before')),
         max_entries=part(lambda notes: _whole_or_none(notes, 'max_entries')),
+        memory=part(_memory),
     )
 
 
@@ -153,6 +155,13 @@ def _oom(notes: dict[str, Any]) -> Optional[OutOfMemory]:
 def _rss_peak(notes: dict[str, Any]) -> Optional[int]:
     rows = rows_of(notes.get('rss'), 'rss', 2)
     return int(whole_numbers([row[1] for row in rows], 'rss').max()) if rows else None
+
+
+def _memory(notes: dict[str, Any]) -> list[int]:
+    found = notes.get('memory', [])
+    if type(found) is not list:
+        raise SnapshotError(f'its memory must be a list, not {shown(found)}')
+    return sizes(found, 'memory').tolist()
 
 
 def _whole_or_none(values: dict[str, Any], key: str) -> Optional[int]:

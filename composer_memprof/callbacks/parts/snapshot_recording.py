@@ -96,7 +96,7 @@ class SnapshotRecording:
                 known_before=standing.bytes if standing is not None else None,
             )
             return self._annotated(make, notes, state, failure)
-        return self._annotated(self.source.take, allocator_history.NOTES, state, failure)
+        return self._annotated(self.source.take, allocator_history.notes_of_devices(), state, failure)
 
     def release(self) -> None:
         """After :meth:`end`: free what the snapshot was made from."""
@@ -106,7 +106,7 @@ class SnapshotRecording:
     def take(self, state: State, failure: Optional[Failure] = None) -> Make:
         """A snapshot of a GPU's history so far; the recording continues."""
         assert isinstance(self.source, AllocatorHistory), 'the profiler must be stopped first'
-        return self._annotated(self.source.take, allocator_history.NOTES, state, failure)
+        return self._annotated(self.source.take, allocator_history.notes_of_devices(), state, failure)
 
     def cancel(self) -> None:
         """Cancel a warm-up or a recording."""

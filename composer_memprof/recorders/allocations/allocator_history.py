@@ -16,8 +16,18 @@ from composer_memprof.recorders.torch_private import cuda_allocator
 
 #: The modules of ``torch_private`` that this one needs.
 NEEDS = (cuda_allocator,)
-#: The notes of every snapshot made here.
-NOTES = SnapshotNotes(device='cuda', torch=str(torch.__version__), recorder='allocator_history')
+
+
+def notes_of_devices() -> SnapshotNotes:
+    """The notes of every snapshot made here. Not for a forked child, which can ask the devices nothing."""
+    devices = range(torch.cuda.device_count())
+    return SnapshotNotes(
+        device='cuda',
+        torch=str(torch.__version__),
+        recorder='allocator_history',
+        memory=[torch.cuda.get_device_properties(device).total_memory for device in devices],
+    )
+
 
 Stacks = Literal['python', 'all']
 Context = Literal['all', 'alloc', 'state']

@@ -64,6 +64,7 @@ class SnapshotNotes:
         rss (Sequence, optional): rows of (time, bytes of resident memory of the process).
         known_before (int, optional): bytes of the blocks that were allocated before the recording and that it knows of.
         max_entries (int, optional): the most events of a device that it keeps.
+        memory (Sequence, optional): bytes of memory that each device has, by its index.
         error (str, optional): the error that ended the training.
         oom (OutOfMemory, optional): the allocation that failed.
         version (int): of this format.
@@ -80,6 +81,7 @@ class SnapshotNotes:
     rss: Optional[Sequence[Sequence[Any]]] = None
     known_before: Optional[int] = None
     max_entries: Optional[int] = None
+    memory: Optional[Sequence[int]] = None
     error: Optional[str] = None
     oom: Optional[OutOfMemory] = None
     version: int = VERSION
