@@ -254,6 +254,46 @@ def diff(
         show(diff_text(found))
 
 
+@app.command()
+def report(
+    paths: list[Path] = typer.Argument(
+        ..., help="runs' folders, folders of memory snapshots, or snapshots", metavar='PATH …'
+    ),
+    output: Optional[Path] = typer.Option(
+        None, '-o', '--output', help="the page. Default: report.html in the run's folder", metavar='FILE'
+    ),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON, and write a page only with --output'),
+) -> None:
+    """Say what fills the memory of a run, which ranks differ, and what to change; and write a page about it.
+
+    \b
+    Examples:
+      composer-memprof report runs/my-run
+      composer-memprof report rank0.pickle rank1.pickle -o report.html
+    """
+    from composer_memprof.analysis.run_report.files import find_files
+    from composer_memprof.analysis.run_report.report import report_on_run
+    from composer_memprof.report.html.run.page import write_run_page
+    from composer_memprof.report.text.run_verdict import verdict_text
+    from composer_memprof.report.text.run_verdict_json import report_dict
+
+    with _file_errors_in_one_line(*paths):
+        found = report_on_run(find_files(paths))
+        page = output or (None if as_json else _page_of(paths))
+        if page is not None:
+            write_run_page(found, page)
+    if as_json:
+        typer.echo(json.dumps(report_dict(found)))
+        return
+    show(verdict_text(found))
+    typer.echo(f'\nopen in a browser: {printable(str(page))}')
+
+
+def _page_of(paths: list[Path]) -> Path:
+    """In the run's folder if there is one, else in the current folder."""
+    return (paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()) / 'report.html'
+
+
 @app.command(context_settings={'allow_interspersed_args': False})
 def simulate(
     command: list[str] = typer.Argument(..., help='what to run, such as: python train.py', metavar='-- COMMAND …'),

@@ -26,6 +26,7 @@ from composer_memprof.analysis.memory.fragmentation import (
 from composer_memprof.analysis.memory.growth import Growth, growth
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.peak import Peak, peak_of
+from composer_memprof.analysis.memory.repeated_calls import RepeatedCall, repeated_call
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Meta, Snapshot
 from composer_memprof.recorders.allocations.notes import VERSION
 
@@ -57,6 +58,7 @@ class DeviceReport:
         at_failures (list[Peak]): what was allocated before each ``oom`` event, oldest first.
         rss_peak (int, optional): on a CPU, the most resident memory of the process at the start of a phase.
         memory (int, optional): of the device; None if it is not known.
+        repeated (RepeatedCall, optional): the call whose checkpointing would free most of the peak.
     """
 
     device: int
@@ -75,6 +77,7 @@ class DeviceReport:
     rss_peak: Optional[int] = None
     at_failures: list[Peak] = field(default_factory=list)
     memory: Optional[int] = None
+    repeated: Optional[RepeatedCall] = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ def _device(
     reserved: Optional[np.ndarray],
 ) -> DeviceReport:
     count = int(allocated.argmax())  # the first of equal ones
-    active = attribution.blocks.active()
+    blocks = attribution.blocks
+    active = blocks.active()
     return DeviceReport(
         device=history.device,
         peak=peak_of(snapshot, history, attribution, count),
@@ -140,6 +144,7 @@ def _device(
         at_failure=_at_failure(snapshot, history, attribution),
         rss_peak=snapshot.rss_peak,
         memory=snapshot.memory[history.device] if history.device < len(snapshot.memory) else None,
+        repeated=repeated_call(snapshot, attribution, blocks.allocated_after(count)),
         at_failures=[
             peak_of(snapshot, history, attribution, moment) for moment in out_of_memory_moments(history).tolist()
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
 from composer_memprof.analysis.memory.growth import GrowingPlace
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
+from composer_memprof.analysis.module_names import sums_by_layer
 from composer_memprof.analysis.snapshot.model import Frame, Meta, Snapshot
 from composer_memprof.analysis.typed_json import read_json
 
@@ -87,7 +89,7 @@ class GrowthSummary:
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """The largest parts of a :class:`DeviceReport`; ``categories`` and ``modules`` are bytes at the peak."""
+    """The largest parts of a :class:`DeviceReport`; ``categories`` and ``modules``, equal layers summed, are bytes at the peak."""
 
     device: int
     peak: PeakSummary
@@ -190,9 +192,9 @@ def _categories(peak: Peak) -> dict[str, int]:
 
 
 def _modules(peak: Peak, most: int) -> dict[str, int]:
-    known = [share for share in peak.modules if share.module]
-    largest = sorted(known, key=lambda share: (-share.bytes, share.module))[:most]
-    return {_short(share.module): share.bytes for share in largest}
+    """The bytes of the largest modules, with equal layers summed."""
+    by_layer = sums_by_layer((share.module, share.bytes) for share in peak.modules)
+    return {_short(name): int(size) for name, size in itertools.islice(by_layer.items(), most)}
 
 
 def _oom(oom: OutOfMemoryEvent) -> OutOfMemorySummary:

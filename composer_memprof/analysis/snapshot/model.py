@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Optional
 
 import numpy as np
@@ -50,6 +51,14 @@ class Frame:
 
     def __str__(self) -> str:
         return f'{self.filename}:{self.line} {self.name}' if self.line else f'{self.filename} {self.name}'
+
+    def short(self) -> str:
+        """With the last part of the path only.
+
+        >>> Frame('/home/me/train.py', 7, 'step').short()
+        'train.py:7 step'
+        """
+        return str(replace(self, filename=PurePath(self.filename).name))
 
 
 Stack = tuple[Frame, ...]

@@ -1,0 +1,212 @@
+"""What to change, each with its number: the bytes that it would free, and what it costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
+from composer_memprof.analysis.module_names import layer_name
+from composer_memprof.analysis.run_report.host_file import HostFile
+from composer_memprof.analysis.run_report.readers import (
+    Checkpoint,
+    FlopsFile,
+    ModuleMemoryFile,
+    SavedTensorsFile,
+    StepTimesFile,
+)
+from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.vocabulary import ACTIVATION, DATALOADER, FORWARD, GRADIENT
+
+#: Less than this share of the peak is not worth a change.
+_SHARE = 0.02
+#: Idle memory below this is what the allocator always has.
+_LEAST_IDLE = 64 << 20
+#: What an expandable segment grows by, in bytes, for large blocks.
+_PAGE = 20 << 20
+#: From this share on, waiting for data is worth a change.
+_WAITING = 0.1
+#: The rule of outputs that Composer's state holds; see analysis.memory.categories.
+_OUTPUTS_KEPT = 'allocated in forward of the last batch, not freed'
+_UNSHARDED = ('Parameter', 'Gradient', 'OptState')
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change.
+
+    Args:
+        what (str): to do, as one sentence.
+        why (str): the figures that say so, as sentences.
+        frees (int, optional): about how many bytes less the peak has; None if it is not about memory or not known.
+        reserved (bool): ``frees`` is reserved memory, not allocated.
+        costs (str): what it costs; ``''`` if nothing is known to.
+    """
+
+    what: str
+    why: str
+    frees: Optional[int] = None
+    reserved: bool = False
+    costs: str = ''
+
+
+def advice(
+    lead: Optional[SnapshotReport], contents: Mapping[str, Mapping[int, Any]], ranks: Sequence[int]
+) -> list[Advice]:
+    """What to change, what frees most first.
+
+    Args:
+        lead (SnapshotReport, optional): of the snapshot that tells most.
+        contents (Mapping): the newest content by kind of file and rank, as the readers return it.
+        ranks (Sequence[int]): all ranks of the run.
+    """
+    found: list[Advice] = []
+    device: Optional[DeviceReport] = None
+    if lead is not None and lead.devices:
+        device = max(lead.devices, key=lambda device: device.peak.bytes)
+        found += _of_allocator(device, lead.settings)
+        found += _of_peak(device)
+        found += _of_recording(lead)
+    by_module = list(_checkpointing(contents))
+    found += by_module
+    if device is not None and not by_module:
+        found += _repeated(device)
+    found += _sharding(contents, len(ranks))
+    found += _host(contents)
+    found += _data(contents)
+    return sorted(found, key=lambda each: -(each.frees or 0))
+
+
+def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator[Advice]:
+    lost = device.fragmentation
+    if lost is None or device.reserved_peak is None or settings.get('expandable_segments') == 'True':
+        return
+    # Expandable segments map pages as blocks need them, so that at most a page of each pool is idle.
+    needed = -(-device.active_peak // _PAGE) * _PAGE + len(device.pools) * _PAGE
+    frees = device.reserved_peak - needed
+    if frees < max(_LEAST_IDLE, _SHARE * device.reserved_peak):
+        return
+    hole = '' if lost.largest_hole is None else f' The largest hole has {human_bytes(lost.largest_hole)}.'
+    yield Advice(
+        'Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the training starts.',
+        f'{human_bytes(device.reserved_peak)} were reserved where at most {human_bytes(device.active_peak)} were in '
+        f'use; at the peak {human_bytes(lost.idle)} lay idle.{hole}',
+        frees=frees,
+        reserved=True,
+    )
+
+
+def _of_peak(device: DeviceReport) -> Iterator[Advice]:
+    peak = device.peak
+    least = _SHARE * peak.bytes
+    for share in peak.categories:
+        kept = sum(rule.bytes for rule in share.rules if rule.rule == _OUTPUTS_KEPT)
+        if share.category == ACTIVATION and kept >= least:
+            yield Advice(
+                'Return less from forward than the logits, such as the loss.',
+                f'Composer keeps the outputs of a batch (state.outputs) until the next forward returns: '
+                f'{human_bytes(kept)} of the peak.',
+                frees=kept,
+            )
+        if share.category == GRADIENT and peak.phase == FORWARD and share.bytes >= least:
+            yield Advice(
+                'Let gradients be freed before forward: optimizer.zero_grad(set_to_none=True).',
+                f'{human_bytes(share.bytes)} of gradients are allocated at the peak, which is in forward.',
+                frees=share.bytes,
+            )
+
+
+def _of_recording(lead: SnapshotReport) -> Iterator[Advice]:
+    for note in lead.notes:
+        if 'max_entries' in note:
+            yield Advice('Record with a larger max_entries.', note)
+
+
+def _checkpointing(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
+    files: Mapping[int, SavedTensorsFile] = contents.get('saved_tensors_hook', {})
+    if not files:
+        return
+    rank = max(files, key=lambda rank: files[rank].total_bytes)
+    file = files[rank]
+    layers: defaultdict[str, list[Checkpoint]] = defaultdict(list)
+    for checkpoint in file.checkpoints:
+        layers[layer_name(checkpoint.name)].append(checkpoint)
+    repeated = {name: blocks for name, blocks in layers.items() if len(blocks) > 1}
+    if not repeated:
+        return
+    name, blocks = max(repeated.items(), key=lambda item: sum(block.frees_bytes for block in item[1]))
+    # While a block is computed again in backward, its activations are there once more.
+    frees = sum(block.frees_bytes for block in blocks) - max(block.frees_bytes for block in blocks)
+    if frees < _SHARE * file.peak_bytes:
+        return
+    yield Advice(
+        f'Checkpoint the activations of {name} ({count_of(len(blocks), blocks[0].type)}).',
+        f'Of {human_bytes(file.total_bytes)} that autograd saves on rank {rank}, '
+        f'{human_bytes(sum(block.frees_bytes for block in blocks))} are saved inside of them.',
+        frees=frees,
+        costs=_cost(blocks, contents.get('flops', {}).get(rank)),
+    )
+
+
+def _repeated(device: DeviceReport) -> Iterator[Advice]:
+    call = device.repeated
+    if call is not None and call.frees >= _SHARE * device.peak.bytes:
+        yield Advice(
+            f'Checkpoint the activations of the call in {", called from ".join(frame.short() for frame in call.frames)}.',
+            f'It ran {call.calls} times, and {human_bytes(call.bytes)} that were allocated inside are kept for backward.',
+            frees=call.frees,
+            costs='its forward is computed again in backward',
+        )
+
+
+def _cost(blocks: Sequence[Checkpoint], flops: Optional[FlopsFile]) -> str:
+    names = {block.name for block in blocks}
+    again = sum(module.forward_flops for module in (flops.modules or []) if module.name in names) if flops else 0
+    parts = []
+    if flops is not None and again and flops.batch_flops:
+        parts.append(f'{again / 1e9:,.1f} GFLOP more a batch ({100 * again / flops.batch_flops:.0f} %)')
+    times = [block.recompute_ms for block in blocks if block.recompute_ms is not None]
+    if times:
+        parts.append(f'their forward took {sum(times):,.0f} ms')
+    return '; '.join(parts)
+
+
+def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: int) -> Iterator[Advice]:
+    files: Mapping[int, ModuleMemoryFile] = contents.get('fsdp_mem_tracker.json', {})
+    if ranks < 2 or not files:
+        return
+    peaks = [sizes for file in files.values() for sizes in file.peak.values()]
+    largest = max(peaks, key=lambda sizes: sizes.get('Total', 0), default={})
+    held = sum(largest.get(name, 0) for name in _UNSHARDED)
+    frees = held - held // ranks
+    if frees >= _SHARE * largest.get('Total', 0):
+        yield Advice(
+            f'Shard the model over the {ranks} ranks with FSDP.',
+            f'Each rank holds {human_bytes(held)} of parameters, gradients and optimizer state at its peak.',
+            frees=frees,
+            costs='each rank gathers the parameters in forward and backward',
+        )
+
+
+def _host(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
+    files: Mapping[int, HostFile] = contents.get('host_rss', {})
+    growing = {rank: file.suspect for rank, file in files.items() if file.suspect is not None}
+    if growing:
+        rank, suspect = max(growing.items(), key=lambda item: item[1].growth.per_batch)
+        yield Advice(
+            f'Look in {suspect.name}, on rank {rank}, for objects that are kept from batch to batch.',
+            f'Its host memory grows by {human_bytes(suspect.growth.per_batch)} a batch.',
+        )
+
+
+def _data(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
+    files: Mapping[int, StepTimesFile] = contents.get('step_times.summary', {})
+    waiting = {rank: file.share.get(DATALOADER, 0.0) for rank, file in files.items()}
+    rank = max(waiting, key=lambda rank: waiting[rank], default=None)
+    if rank is not None and waiting[rank] >= _WAITING:
+        yield Advice(
+            'Use more DataLoader workers or a larger prefetch_factor.',
+            f'Rank {rank} waits for data for {100 * waiting[rank]:.0f} % of its time.',
+        )

@@ -1,0 +1,163 @@
+"""Ranks that differ from the others, and in what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE, TOTAL, Figures
+
+#: A rank differs by more than this share of the median, and by more than six times what is usual among the ranks.
+_SHARE, _USUAL = 0.05, 6.0
+#: The median absolute deviation of normal values, times this, is their standard deviation.
+_TO_DEVIATION = 1.4826
+#: Times vary from rank to rank, so that a smaller share of them says nothing.
+_SHARE_OF_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure of a rank beside the median of the other ranks.
+
+    Args:
+        group (str): as in :class:`Figures`.
+        name (str): of the figure.
+        value (float): of this rank.
+        others (float): the median of the other ranks.
+    """
+
+    group: str
+    name: str
+    value: float
+    others: float
+
+    @property
+    def factor(self) -> float:
+        """How many times the others' median this rank has; infinite if theirs is 0."""
+        return self.value / self.others if self.others else float('inf')
+
+
+@dataclass(frozen=True)
+class OddRank:
+    """A rank that differs.
+
+    Args:
+        rank (int): the rank.
+        kind (str): of the files that were compared.
+        unit (str): of the figures.
+        ranks (int): how many were compared, this one included.
+        total (Difference): the figure that stands for all.
+        most (list[Difference]): the category, the module and the phase, where there are any, that differ most.
+    """
+
+    rank: int
+    kind: str
+    unit: str
+    ranks: int
+    total: Difference
+    most: list[Difference]
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """One kind of figures of all ranks, of the newest batch that most ranks have.
+
+    Args:
+        kind (str): of the files.
+        unit (str): of the figures.
+        batch (int): the batch.
+        ranks (list[int]): in order.
+        names (list[tuple[str, str]]): group and name of each row.
+        values (ndarray): float64, a row for each name, a column for each rank; NaN where a rank has none.
+    """
+
+    kind: str
+    unit: str
+    batch: int
+    ranks: list[int]
+    names: list[tuple[str, str]]
+    values: np.ndarray
+
+    def ratios(self) -> np.ndarray:
+        """Each value divided by the median of its row; 1 where both are 0."""
+        middle = np.nanmedian(self.values, axis=1, keepdims=True) if self.values.size else np.ones((0, 1))
+        with np.errstate(divide='ignore', invalid='ignore'):
+            return np.where((self.values == 0) & (middle == 0), 1.0, self.values / middle)
+
+
+def rank_tables(figures: Sequence[Figures]) -> list[RankTable]:
+    """The figures as one table for each kind, in the order in which the kinds first appear."""
+    by_kind: dict[str, list[Figures]] = {}
+    for each in figures:
+        by_kind.setdefault(each.kind, []).append(each)
+    return [_table(of_kind) for of_kind in by_kind.values()]
+
+
+def _table(figures: list[Figures]) -> RankTable:
+    having: Counter[int] = Counter()
+    for batch, _ in {(each.batch, each.rank) for each in figures}:
+        having[batch] += 1
+    batch = max(having, key=lambda batch: (having[batch], batch))
+    # Where ranks were saved at different batches, such as after a failure, each has its newest.
+    newest = {each.rank: each for each in sorted(figures, key=lambda each: (each.batch == batch, each.batch))}
+    ranks = sorted(newest)
+    names = list(
+        dict.fromkeys(
+            (group, name) for rank in ranks for group, values in newest[rank].values.items() for name in values
+        )
+    )
+    row_of = {name: row for row, name in enumerate(names)}
+    values = np.full((len(names), len(ranks)), np.nan)
+    for column, rank in enumerate(ranks):
+        for group, of_group in newest[rank].values.items():
+            for name, value in of_group.items():
+                values[row_of[group, name], column] = value
+    first = figures[0]
+    return RankTable(first.kind, first.unit, batch, ranks, names, values)
+
+
+def odd_ranks(table: RankTable) -> list[OddRank]:
+    """The ranks whose total differs from the others', largest difference first."""
+    totals = [row for row, (group, _) in enumerate(table.names) if group == TOTAL]
+    if len(table.ranks) < 2 or not totals:
+        return []
+    row = totals[0]
+    values = table.values[row]
+    middle = _median_of_others(values)
+    distance = np.abs(values - middle)
+    usual = np.nanmedian(np.abs(values - np.nanmedian(values))) * _TO_DEVIATION if len(values) > 2 else 0.0
+    share = _SHARE_OF_SECONDS if table.unit == 'seconds' else _SHARE
+    odd = np.flatnonzero(distance > np.maximum(share * np.abs(middle), _USUAL * usual))
+    if len(table.ranks) == 2:  # each differs from the other: the larger one is named
+        odd = odd[values[odd] > middle[odd]]
+    ordered = sorted(odd.tolist(), key=lambda column: -distance[column])
+    return [_odd_rank(table, row, column, float(middle[column])) for column in ordered]
+
+
+def _median_of_others(values: np.ndarray) -> np.ndarray:
+    """For each rank the median of all others: of two ranks, the other's value."""
+    if len(values) == 2:
+        return values[::-1]
+    return np.full(len(values), np.nanmedian(values))
+
+
+def _odd_rank(table: RankTable, row: int, column: int, middle: float) -> OddRank:
+    def difference(of_row: int) -> Difference:
+        group, name = table.names[of_row]
+        others = np.delete(table.values[of_row], column)
+        known = others[~np.isnan(others)]
+        return Difference(
+            group, name, float(table.values[of_row, column]), float(np.median(known)) if len(known) else 0
+        )
+
+    most = []
+    for group in (CATEGORY, MODULE, PHASE):
+        rows = [of_row for of_row, (of_group, _) in enumerate(table.names) if of_group == group]
+        found = [each for each in map(difference, rows) if not np.isnan(each.value) and each.value != each.others]
+        if found:
+            most.append(max(found, key=lambda each: abs(each.value - each.others)))
+    total = Difference(TOTAL, table.names[row][1], float(table.values[row, column]), middle)
+    return OddRank(table.ranks[column], table.kind, table.unit, len(table.ranks), total, most)

@@ -1,0 +1,190 @@
+"""A reader for each kind of JSON file that a rank leaves. The files are not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.analysis.memory.summary import SnapshotSummary, read_summary
+from composer_memprof.analysis.module_names import sums_by_layer
+from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE, TOTAL, Figures
+from composer_memprof.analysis.run_report.host_file import HostFile, read_host_file
+from composer_memprof.analysis.typed_json import read_json
+from composer_memprof.vocabulary import MEMORY_CATEGORIES
+
+_MOST_BYTES = 64 << 20
+_KEY_OF_TRACKER = {category.tracker: category.key for category in MEMORY_CATEGORIES if category.tracker}
+
+
+# -- what is read of each file: the keys that are used ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModuleActivations:
+    """A module in FSDPMemTracker's file."""
+
+    name: str
+    own_activation_bytes: int
+
+
+@dataclass(frozen=True)
+class ModuleMemoryFile:
+    """FSDPMemTracker's file."""
+
+    peak: dict[str, dict[str, int]]
+    phases: dict[str, dict[str, dict[str, int]]]
+    modules: list[ModuleActivations]
+
+
+@dataclass(frozen=True)
+class SavedModule:
+    """A module in SavedTensorsHook's file."""
+
+    name: str
+    bytes: int
+    inclusive_bytes: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What checkpointing one module would free, and how long its forward takes."""
+
+    name: str
+    type: str
+    frees_bytes: int
+    recompute_ms: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class SavedTensorsFile:
+    """SavedTensorsHook's file."""
+
+    total_bytes: int
+    peak_bytes: int
+    modules: list[SavedModule]
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ModuleFlops:
+    """A module in Flops' file."""
+
+    name: str
+    own_flops: int
+    flops: int
+    forward_flops: int
+
+
+@dataclass(frozen=True)
+class FlopsFile:
+    """Flops' file."""
+
+    batch_flops: Optional[int]
+    hardware_flops: Optional[int]
+    mfu: Optional[float]
+    hfu: Optional[float]
+    modules: Optional[list[ModuleFlops]]
+
+
+@dataclass(frozen=True)
+class StepTimesFile:
+    """StepTimes' summary."""
+
+    batches: int
+    seconds: dict[str, dict[str, float]]
+    share: dict[str, float]
+    samples_per_second: Optional[float] = None
+    tokens_per_second: Optional[float] = None
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of file is read.
+
+    Args:
+        shown (str): the artifact's kind, without the part.
+        unit (str): of its figures.
+        read (Callable): the content of a file.
+        values (Callable): the figures in the content, as in :class:`Figures`; empty if there are none.
+    """
+
+    shown: str
+    unit: str
+    read: Callable[[Path], Any]
+    values: Callable[[Any], dict[str, dict[str, float]]]
+
+    def figures(self, content: Any, rank: int, batch: int) -> Optional[Figures]:
+        """The figures of a file; None if it has none."""
+        values = self.values(content)
+        return Figures(self.shown, rank, batch, self.unit, values) if values else None
+
+
+def _json(kind: type) -> Callable[[Path], Any]:
+    return lambda path: read_json(kind, path, f'a file of {kind.__name__.removesuffix("File")}', _MOST_BYTES)
+
+
+def _of_snapshot(summary: SnapshotSummary) -> dict[str, dict[str, float]]:
+    if not summary.devices:
+        return {}
+    device = max(summary.devices, key=lambda device: device.peak.bytes)
+    return {
+        TOTAL: {'peak': device.peak.bytes},
+        CATEGORY: dict(device.categories),
+        MODULE: dict(device.modules),
+    }
+
+
+def _of_module_memory(file: ModuleMemoryFile) -> dict[str, dict[str, float]]:
+    if not file.peak:
+        return {}
+    device = max(file.peak, key=lambda device: file.peak[device].get('Total', 0))
+    sizes = dict(file.peak[device])
+    total = sizes.pop('Total', 0)
+    return {
+        TOTAL: {'peak': total},
+        CATEGORY: {_KEY_OF_TRACKER.get(name, name): size for name, size in sizes.items()},
+        MODULE: sums_by_layer((module.name, module.own_activation_bytes) for module in file.modules),
+        PHASE: {
+            name: sizes[device]['Total'] for name, sizes in file.phases.items() if 'Total' in sizes.get(device, {})
+        },
+    }
+
+
+def _of_saved_tensors(file: SavedTensorsFile) -> dict[str, dict[str, float]]:
+    by_layer = sums_by_layer((module.name, module.bytes) for module in file.modules)
+    return {TOTAL: {'saved': file.total_bytes}, MODULE: by_layer}
+
+
+def _of_flops(file: FlopsFile) -> dict[str, dict[str, float]]:
+    if file.batch_flops is None:
+        return {}
+    by_layer = sums_by_layer((module.name, module.own_flops) for module in file.modules or [])
+    return {TOTAL: {'flops of a batch': file.batch_flops}, MODULE: by_layer}
+
+
+def _of_step_times(file: StepTimesFile) -> dict[str, dict[str, float]]:
+    medians = {name: times['p50'] for name, times in file.seconds.items() if 'p50' in times}
+    total = medians.pop('total', None)
+    return {} if total is None else {TOTAL: {'median batch': total}, PHASE: medians}
+
+
+def _of_host(file: HostFile) -> dict[str, dict[str, float]]:
+    if not file.samples:
+        return {}
+    return {TOTAL: {'peak': file.rss_peak}, PHASE: {name: max(size, 0) for name, size in file.charged.items()}}
+
+
+#: By the kind of the artifact that has the figures.
+KINDS = {
+    'memory_snapshot.summary': Kind('memory_snapshot', 'bytes', read_summary, _of_snapshot),
+    'fsdp_mem_tracker.json': Kind('fsdp_mem_tracker', 'bytes', _json(ModuleMemoryFile), _of_module_memory),
+    'saved_tensors_hook': Kind('saved_tensors_hook', 'bytes', _json(SavedTensorsFile), _of_saved_tensors),
+    'host_rss': Kind('host_rss', 'bytes', read_host_file, _of_host),
+    'step_times.summary': Kind('step_times', 'seconds', _json(StepTimesFile), _of_step_times),
+    'flops': Kind('flops', 'flops', _json(FlopsFile), _of_flops),
+}

@@ -1,0 +1,254 @@
+"""The report on a run: what happened on which rank, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.analysis.memory.over_time import CategoriesOverTime, categories_over_time
+from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
+from composer_memprof.analysis.memory.summary import OutOfMemorySummary, SnapshotSummary, summary_of
+from composer_memprof.analysis.run import Artifact
+from composer_memprof.analysis.run_report.advice import Advice, advice
+from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
+from composer_memprof.analysis.run_report.figures import Figures
+from composer_memprof.analysis.run_report.files import RunFiles
+from composer_memprof.analysis.run_report.readers import KINDS
+from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.model import Snapshot
+from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+
+_SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
+#: Spans of time of the chart.
+_SPANS = 500
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rank that failed.
+
+    Args:
+        rank (int): the rank.
+        batch (int, optional): at which; None if it is not known.
+        phase (str): in which; ``''`` if it is not known.
+        error (str): the error, or ``''``.
+        oom (OutOfMemorySummary, optional): the allocation that failed, if one did.
+    """
+
+    rank: int
+    batch: Optional[int]
+    phase: str
+    error: str
+    oom: Optional[OutOfMemorySummary]
+
+
+@dataclass(frozen=True)
+class LeadSnapshot:
+    """The snapshot that tells most: of the first failure, else of the most unusual rank, else with the largest peak.
+
+    Args:
+        rank (int): its rank.
+        path (Path): the file.
+        report (SnapshotReport): on it.
+        over_time (CategoriesOverTime, optional): of the device with the largest peak.
+    """
+
+    rank: int
+    path: Path
+    report: SnapshotReport
+    over_time: Optional[CategoriesOverTime]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The report on a run.
+
+    Args:
+        files (RunFiles): that it is about.
+        ranks (list[int]): that left a file, in order.
+        labels (dict[int, str]): what to call each rank: ``'rank 3'``, or the name of its file.
+        failures (list[Failure]): the first one first.
+        odd (list[OddRank]): ranks that differ, those of memory first.
+        tables (list[RankTable]): the figures of all ranks, one for each kind of file.
+        summaries (dict[int, SnapshotSummary]): the newest of each rank, of a failure if there was one.
+        lead (LeadSnapshot, optional): None if there is no snapshot that can be read.
+        contents (dict): the newest content by kind of file and rank.
+        advice (list[Advice]): what to change.
+        status (dict[str, int]): number of files by status.
+        unreadable (list[str]): a sentence for each file that could not be read.
+    """
+
+    files: RunFiles
+    ranks: list[int]
+    labels: dict[int, str]
+    failures: list[Failure]
+    odd: list[OddRank]
+    tables: list[RankTable]
+    summaries: dict[int, SnapshotSummary]
+    lead: Optional[LeadSnapshot]
+    contents: dict[str, dict[int, Any]]
+    advice: list[Advice]
+    status: dict[str, int]
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def simulated(self) -> str:
+        """The simulated GPU that the run was recorded on; ``''`` for a real device."""
+        names = {artifact.entry.simulated for artifact in self.files.artifacts if artifact.entry.simulated}
+        names |= {summary.meta.simulated for summary in self.summaries.values() if summary.meta.simulated}
+        return ', '.join(sorted(names))
+
+
+def report_on_run(files: RunFiles) -> RunReport:
+    """Read the small files of all ranks, and one snapshot. A file that can't be read is named in ``unreadable``."""
+    reading = _Reading()
+    for artifact in files.artifacts:
+        reading.take(artifact)
+    snapshots = _snapshot_files(files.artifacts)
+    for number, path in enumerate(files.bare):
+        reading.take_bare(number, path, snapshots)
+    tables = rank_tables(reading.figures)
+    odd = [each for table in tables for each in odd_ranks(table)]
+    failures = _failures(reading.summaries)
+    lead = _lead(failures, odd, reading, snapshots)
+    ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
+    contents = reading.contents
+    status: dict[str, int] = {}
+    for artifact in files.artifacts:
+        status[artifact.entry.status] = status.get(artifact.entry.status, 0) + 1
+    return RunReport(
+        files=files,
+        ranks=ranks,
+        labels={rank: reading.labels.get(rank, f'rank {rank}') for rank in ranks},
+        failures=failures,
+        odd=odd,
+        tables=tables,
+        summaries={rank: summary for rank, (_, summary) in reading.summaries.items()},
+        lead=lead,
+        contents=contents,
+        advice=advice(lead.report if lead is not None else None, contents, ranks),
+        status=status,
+        unreadable=reading.unreadable,
+    )
+
+
+class _Reading:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.figures: list[Figures] = []
+        self.contents: dict[str, dict[int, Any]] = {}
+        #: By rank: the batch, and the summary that tells most.
+        self.summaries: dict[int, tuple[int, SnapshotSummary]] = {}
+        self.labels: dict[int, str] = {}
+        self.unreadable: list[str] = []
+
+    def take(self, artifact: Artifact) -> None:
+        """Read an artifact, if its kind has figures. Artifacts come in order of batch."""
+        entry = artifact.entry
+        kind = KINDS.get(entry.kind)
+        if kind is None:
+            return
+        try:
+            content = kind.read(artifact.checked_path())
+        except FileNotFoundError:
+            return  # it was uploaded and removed here, or the run goes on
+        except (OSError, ValueError) as error:  # also a FormatError, or a name that leaves the folder
+            self.unreadable.append(str(error))
+            return
+        self.contents.setdefault(entry.kind, {})[entry.rank] = content
+        figures = kind.figures(content, entry.rank, entry.batch)
+        if figures is not None:
+            self.figures.append(figures)
+        if isinstance(content, SnapshotSummary):
+            self._take_summary(content, entry.rank, entry.batch)
+
+    def take_bare(self, number: int, path: Path, snapshots: dict[int, list[tuple[int, Path]]]) -> None:
+        """Read a snapshot that no manifest lists. Its rank is its own, if that is free, else the next number."""
+        try:
+            summary = summary_of(report_on(load_snapshot(path, limit_memory=True)))
+        except (SnapshotError, OSError) as error:
+            self.unreadable.append(str(error))
+            return
+        rank = summary.meta.rank if summary.meta.rank is not None else number
+        while rank in self.labels:
+            rank += 1
+        self.labels[rank] = path.name
+        batch = 0
+        snapshots.setdefault(rank, []).append((batch, path))
+        kind = KINDS[_SUMMARY]
+        figures = kind.figures(summary, rank, batch)
+        if figures is not None:
+            self.figures.append(figures)
+        self._take_summary(summary, rank, batch)
+
+    def _take_summary(self, summary: SnapshotSummary, rank: int, batch: int) -> None:
+        known = self.summaries.get(rank)
+        if known is None or not _failed(known[1]):
+            self.summaries[rank] = (batch, summary)
+
+
+def _failed(summary: SnapshotSummary) -> bool:
+    return bool(summary.error) or summary.oom is not None
+
+
+def _failures(summaries: dict[int, tuple[int, SnapshotSummary]]) -> list[Failure]:
+    """Memory that ran out comes first, then the earliest batch: one rank's failure ends the others."""
+    found = []
+    for rank, (batch, summary) in summaries.items():
+        if _failed(summary):
+            oom = summary.oom
+            at = next((device.at_failure for device in summary.devices if device.at_failure is not None), None)
+            phase = oom.phase if oom is not None and oom.phase else at.phase if at is not None else ''
+            where = oom.batch if oom is not None and oom.batch is not None else at.batch if at is not None else batch
+            found.append(Failure(rank, where, phase, summary.error, oom))
+    order = float('inf')
+    return sorted(found, key=lambda each: (each.oom is None, order if each.batch is None else each.batch, each.rank))
+
+
+def _snapshot_files(artifacts: Sequence[Artifact]) -> dict[int, list[tuple[int, Path]]]:
+    """The snapshots of each rank that exist, with their batches, in order of batch."""
+    found: dict[int, list[tuple[int, Path]]] = {}
+    for artifact in artifacts:
+        if artifact.entry.kind == _SNAPSHOT and artifact.entry.status != 'open':
+            try:
+                path = artifact.checked_path()
+            except ValueError:
+                continue
+            if path.is_file():
+                found.setdefault(artifact.entry.rank, []).append((artifact.entry.batch, path))
+    return found
+
+
+def _lead(
+    failures: Sequence[Failure],
+    odd: Sequence[OddRank],
+    reading: _Reading,
+    snapshots: dict[int, list[tuple[int, Path]]],
+) -> Optional[LeadSnapshot]:
+    by_peak = sorted(
+        reading.summaries,
+        key=lambda rank: -max((device.peak.bytes for device in reading.summaries[rank][1].devices), default=0),
+    )
+    wanted = [*(each.rank for each in failures), *(each.rank for each in odd if each.unit == 'bytes'), *by_peak]
+    for rank in dict.fromkeys([*wanted, *sorted(snapshots)]):
+        batch = reading.summaries[rank][0] if rank in reading.summaries else None
+        # The file of the chosen summary's batch, else the newest.
+        for _, path in sorted(snapshots.get(rank, []), key=lambda found: (found[0] != batch, -found[0])):
+            try:
+                return _lead_of(rank, path, load_snapshot(path, limit_memory=True))
+            except (SnapshotError, OSError) as error:
+                reading.unreadable.append(str(error))
+    return None
+
+
+def _lead_of(rank: int, path: Path, snapshot: Snapshot) -> LeadSnapshot:
+    report = report_on(snapshot)
+    over_time = None
+    if report.devices:
+        device = max(report.devices, key=lambda device: device.peak.bytes).device
+        history = next(history for history in snapshot.devices if history.device == device)
+        over_time = categories_over_time(snapshot, history, _SPANS)
+    return LeadSnapshot(rank, path, report, over_time)

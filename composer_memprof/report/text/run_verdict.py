@@ -1,0 +1,299 @@
+"""The verdict on a run, in sentences, and what to change. The terminal and the page say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport
+from composer_memprof.analysis.run_report.advice import Advice
+from composer_memprof.analysis.run_report.differences import Difference, OddRank
+from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE
+from composer_memprof.analysis.run_report.report import Failure, RunReport
+from composer_memprof.messages import count_of, human_bytes, printable
+from composer_memprof.vocabulary import CATEGORY_LABELS
+
+#: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
+_ODD, _LISTED = 3, 8
+#: From this share of a limit on, it is said to be close.
+_CLOSE = 0.9
+_SUBJECTS = {
+    'memory_snapshot': 'its peak of allocated memory is',
+    'fsdp_mem_tracker': "its peak of the model's memory is",
+    'saved_tensors_hook': 'autograd saves',
+    'host_rss': 'its peak of host memory is',
+    'step_times': 'its median batch takes',
+    'flops': 'a batch takes',
+}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of the verdict.
+
+    Args:
+        about (str): ``'failure'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'`` or ``'files'``.
+        text (str): the sentence, or several.
+    """
+
+    about: str
+    text: str
+
+
+def verdict(report: RunReport) -> list[Sentence]:
+    """What to know about a run, what matters most first. Every text is printable."""
+    found = [
+        *_failures(report),
+        *_odd(report),
+        *_peaks(report),
+        *_growth(report),
+        *_host(report),
+        *_speed(report),
+        *_files(report),
+    ]
+    return [Sentence(sentence.about, printable(sentence.text)) for sentence in found]
+
+
+def verdict_text(report: RunReport) -> RenderableType:
+    """The verdict and what to change, for a terminal."""
+    lines: list[RenderableType] = [Text(title(report), style='bold')]
+    lines += [Padding(Text(sentence.text), (0, 0, 0, 2)) for sentence in verdict(report)]
+    if report.advice:
+        lines.append(Text('\nWhat to change', style='bold'))
+        for each in report.advice:
+            lines.append(Padding(Text(printable(each.what)), (0, 0, 0, 2)))
+            lines.append(Padding(Text(printable(' '.join(details(each)))), (0, 0, 0, 4)))
+    return Group(*lines)
+
+
+def title(report: RunReport) -> str:
+    """The run's name and how many ranks it has; simulated ones are said to be."""
+    simulated = f', simulated: {report.simulated}' if report.simulated else ''
+    return printable(f'{report.files.name}: {count_of(len(report.ranks), "rank")}{simulated}')
+
+
+def details(advice: Advice) -> list[str]:
+    """The figures behind a piece of advice, as sentences."""
+    found = [advice.why]
+    if advice.frees:
+        kind = ' of reserved memory' if advice.reserved else ''
+        found.append(f'It frees about {human_bytes(advice.frees)}{kind}.')
+    if advice.costs:
+        found.append(f'It costs: {advice.costs}.')
+    return found
+
+
+def _failures(report: RunReport) -> Iterator[Sentence]:
+    if not report.failures:
+        return
+    first = report.failures[0]
+    others = [report.labels[failure.rank] for failure in report.failures[1:]]
+    also = f' {_capital(_listed(others))} failed too.' if others else ''
+    yield Sentence('failure', _failure(first, report.labels[first.rank]) + also)
+
+
+def _failure(failure: Failure, label: str) -> str:
+    oom = failure.oom
+    where = ''.join(
+        [
+            f' in batch {failure.batch}' if failure.batch is not None else '',
+            f', {failure.phase}' if failure.phase else '',
+        ]
+    )
+    if oom is None:
+        return f'{_capital(label)} failed{where}: {failure.error}'
+    asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''
+    at = f', asked{asked} by {oom.asked[0]}' if oom.asked else f', asked{asked}' if asked else ''
+    sizes = [
+        f'{human_bytes(size)} {what}'
+        for size, what in (
+            (oom.allocated, 'were allocated'),
+            (oom.reserved, 'reserved'),
+            (oom.free, 'free'),
+        )
+        if size is not None
+    ]
+    total = f' of the {human_bytes(oom.total)} that the device has' if oom.total is not None and sizes else ''
+    return f'{_capital(label)} ran out of memory{where}{at}.' + (f' {", ".join(sizes)}{total}.' if sizes else '')
+
+
+def _odd(report: RunReport) -> Iterator[Sentence]:
+    told: dict[int, OddRank] = {}
+    for odd in report.odd:
+        told.setdefault(odd.rank, odd)
+    for odd in list(told.values())[:_ODD]:
+        yield Sentence('rank', _odd_rank(odd, report.labels))
+    rest = [report.labels[rank] for rank in list(told)[_ODD:]]
+    if rest:
+        yield Sentence('rank', f'{_capital(_listed(rest))} {"differs" if len(rest) == 1 else "differ"} too.')
+
+
+def _odd_rank(odd: OddRank, labels: dict[int, str]) -> str:
+    total = odd.total
+    others = 'the other rank has' if odd.ranks == 2 else f'half of the other {odd.ranks - 1} ranks have at most'
+    begin = (
+        f'{_capital(labels[odd.rank])} differs: {_SUBJECTS.get(odd.kind, "it has")} {_amount(total.value, odd.unit)}, '
+        f'{_times(total)}; {others} {_amount(total.others, odd.unit)}.'
+    )
+    parts = [_part(difference, odd.unit) for difference in odd.most if difference.group in (CATEGORY, MODULE)]
+    return begin + (f' The difference is mostly {" and ".join(parts)}.' if parts else '')
+
+
+def _part(difference: Difference, unit: str) -> str:
+    label = CATEGORY_LABELS.get(difference.name, difference.name)
+    place = f'in {label}' if difference.group == MODULE else label
+    return f'{place} ({_amount(difference.value, unit)}, {_times(difference)})'
+
+
+def _times(difference: Difference) -> str:
+    if difference.others == 0:
+        return 'where the others have none'
+    return (
+        f'{difference.factor:.1f} times as much'
+        if difference.factor >= 1.095
+        else f'{difference.factor:.2f} times as much'
+    )
+
+
+def _peaks(report: RunReport) -> Iterator[Sentence]:
+    lead = report.lead
+    if lead is None:
+        return
+    for device in sorted(lead.report.devices, key=lambda device: -device.peak.bytes)[:1]:
+        yield Sentence('peak', _peak(device, report, lead.rank))
+    totals = [
+        max((device.peak.bytes for device in summary.devices), default=0) for summary in report.summaries.values()
+    ]
+    if len(totals) > 1:
+        yield Sentence(
+            'peak',
+            f'Over {count_of(len(totals), "rank")} the peak is {human_bytes(min(totals))} to {human_bytes(max(totals))}.',
+        )
+
+
+def _peak(device: DeviceReport, report: RunReport, rank: int) -> str:
+    peak = device.peak
+    where = f' in batch {peak.batch}' if peak.batch is not None else ''
+    where += f', {peak.phase}' if peak.phase else ''
+    of = f' of {human_bytes(device.memory)} ({100 * peak.bytes / device.memory:.0f} %)' if device.memory else ''
+    name = f' of {report.labels[rank]}' if len(report.ranks) > 1 else ''
+    text = f'The peak{name} is {human_bytes(peak.bytes)}{of} allocated{where}'
+    if device.reserved_peak is not None:
+        text += f'; at most {human_bytes(device.reserved_peak)} were reserved'
+        if device.memory and device.reserved_peak > _CLOSE * device.memory:
+            text += f', {human_bytes(device.memory - device.reserved_peak)} less than the device has'
+    text += '.'
+    if peak.categories:
+        first = peak.categories[0]
+        text += f' {_capital(CATEGORY_LABELS[first.category])} leads with {human_bytes(first.bytes)} ({_share(first.bytes, peak.bytes)})'
+        places = [
+            f'{human_bytes(share.bytes)} by {share.frames[0].short()}'
+            for share in peak.holders
+            if share.frames and share.category == first.category
+        ][:3]
+        text += f': {", ".join(places)}.' if places else '.'
+    return text
+
+
+def _growth(report: RunReport) -> Iterator[Sentence]:
+    for rank, summary in report.summaries.items():
+        for device in summary.devices:
+            for growing in device.growing[:1]:
+                at = f' at {growing.at[0]}' if growing.at else ''
+                yield Sentence(
+                    'growth',
+                    f'Allocated memory grows on {report.labels[rank]}, by {human_bytes(growing.per_batch)} a batch{at}.',
+                )
+                return
+    suspects = {
+        rank: file.suspect for rank, file in report.contents.get('host_rss', {}).items() if file.suspect is not None
+    }
+    if suspects:
+        rank, suspect = max(suspects.items(), key=lambda item: item[1].growth.per_batch)
+        more = f' It is the fastest of {len(suspects)} ranks that grow.' if len(suspects) > 1 else ''
+        yield Sentence(
+            'growth',
+            f'Host memory grows on {report.labels[rank]}, in {suspect.name}, by '
+            f'{human_bytes(suspect.growth.per_batch)} a batch.{more}',
+        )
+
+
+def _host(report: RunReport) -> Iterator[Sentence]:
+    files = {rank: file for rank, file in report.contents.get('host_rss', {}).items() if file.samples}
+    if not files:
+        return
+    rank = max(files, key=lambda rank: files[rank].rss_peak)
+    file = files[rank]
+    name = f' of {report.labels[rank]}' if len(report.ranks) > 1 else ''
+    text = f'Host memory{name} peaks at {human_bytes(file.rss_peak)} (RSS of the process and its children)'
+    if file.limit is not None and file.usage_peak is not None:
+        text += f'; the job used {human_bytes(file.usage_peak)} of the {human_bytes(file.limit)} at which it is killed'
+    yield Sentence('host', text + '.')
+
+
+def _speed(report: RunReport) -> Iterator[Sentence]:
+    parts = []
+    used = [file.mfu for file in report.contents.get('flops', {}).values() if file.mfu is not None]
+    if used:
+        parts.append(f'model FLOPs utilization (MFU) is {100 * sum(used) / len(used):.1f} %')
+    times = report.contents.get('step_times.summary', {})
+    medians = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
+    if medians:
+        parts.append(f'the median batch takes {_amount(max(medians), "seconds")}')
+        waiting = max(file.share.get('dataloader', 0.0) for file in times.values())
+        parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
+    if parts:
+        yield Sentence('speed', f'{_capital(_joined(parts))}.')
+
+
+def _files(report: RunReport) -> Iterator[Sentence]:
+    status = report.status
+    parts = []
+    if status.get('failed'):
+        parts.append(f'{count_of(status["failed"], "file")} could not be uploaded')
+    if status.get('open'):
+        parts.append(
+            f'{count_of(status["open"], "file")} {"is" if status["open"] == 1 else "are"} still open: the run goes on, or was killed'
+        )
+    waiting = [
+        artifact for artifact in report.files.artifacts if artifact.entry.status == 'saved' and artifact.entry.remote
+    ]
+    if waiting:
+        parts.append(f'{count_of(len(waiting), "file")} not uploaded yet (composer-memprof push)')
+    if report.unreadable:
+        more = f', and {len(report.unreadable) - 1} more' if len(report.unreadable) > 1 else ''
+        parts.append(f'not read: {report.unreadable[0]}{more}')
+    if report.files.left_out:
+        parts.append(f'{count_of(report.files.left_out, "further snapshot")} not read')
+    if parts:
+        yield Sentence('files', f'{_capital("; ".join(parts))}.')
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == 'bytes':
+        return human_bytes(value)
+    if unit == 'flops':
+        return f'{value / 1e9:,.1f} GFLOP'
+    return f'{value:.2f} s' if value >= 1 else f'{1000 * value:.1f} ms'
+
+
+def _share(part: float, whole: float) -> str:
+    return f'{100 * part / whole:.0f} %' if whole else '0 %'
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f' and {len(names) - _LISTED} more' if len(names) > _LISTED else ''
+    return ', '.join(names[:_LISTED]) + more
+
+
+def _joined(parts: Iterable[str]) -> str:
+    *some, last = parts
+    return f'{", ".join(some)} and {last}' if some else last
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
