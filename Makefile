@@ -17,8 +17,8 @@ NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-run: $(VENV)/.installed  ## train the quickstart and list the files it wrote
-	$(BIN)/composer-memprof train $(CONFIG) $(ARGS)
+run: $(VENV)/.installed  ## train the quickstart, list the files it wrote, and say what filled the memory
+	$(BIN)/composer-memprof train $(CONFIG) --report $(ARGS)
 
 # Several processes with one thread each: more threads than cores slow one another down. Each process imports torch, so
 # bytecode is written even where the environment forbids it.

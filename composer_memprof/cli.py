@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,9 @@ def train(
     overrides: Optional[list[str]] = typer.Argument(
         None, help='settings to change; callbacks.NAME=null takes a callback out', metavar='key=value'
     ),
+    with_report: bool = typer.Option(
+        False, '--report', help='at the end, say what filled the memory, and write a page'
+    ),
     as_json: bool = typer.Option(False, '--json', help='list the files of the run as JSON'),
 ) -> None:
     """Train from a YAML config and list the files it wrote.
@@ -78,18 +82,18 @@ def train(
     sys.path.insert(0, os.getcwd())  # for the user's own builders
     runs: list[Run] = []
     # Also after an error. Exit handlers run in reverse order: Composer's, which closes the callbacks, runs first.
-    report = atexit.register(_report_run, runs, as_json)
+    end = atexit.register(_end_run, runs, as_json, with_report)
     try:
         runs.append(Run(configs.load(config, overrides or [])))
         runs[0].train()
     except configs.ConfigError as error:
         say(str(error))
         raise typer.Exit(2) from None
-    atexit.unregister(report)
-    report(runs, as_json)
+    atexit.unregister(end)
+    end(runs, as_json, with_report)
 
 
-def _report_run(runs: list[Run], as_json: bool) -> None:
+def _end_run(runs: list[Run], as_json: bool, with_report: bool) -> None:
     """Print, on the first rank, the result of the run, if it was built."""
     from composer.utils import dist
 
@@ -105,6 +109,11 @@ def _report_run(runs: list[Run], as_json: bool) -> None:
     command = next_command(result.artifacts)
     if command is not None:
         typer.echo(f'Next, try: {command}')  # on one line, to be copied
+    folders = sorted({str(artifact.folder) for artifact in result.artifacts})
+    if with_report and folders:
+        # Not in this process, whose memory the training still fills.
+        subprocess.run([sys.executable, '-m', 'composer_memprof', 'report', *folders], check=False)
+        return
     page = page_to_open(result.artifacts)
     if page is not None:
         typer.echo(f'or open in a browser: {printable(str(page))}')
@@ -292,6 +301,51 @@ def report(
 def _page_of(paths: list[Path]) -> Path:
     """In the run's folder if there is one, else in the current folder."""
     return (paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()) / 'report.html'
+
+
+@app.command(name='ls')
+def list_files(
+    folder: Path = typer.Argument(..., help='searched for manifests at any depth', metavar='RUN_FOLDER'),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON'),
+) -> None:
+    """List the files of a run that its manifests name.
+
+    \b
+    Example:
+      composer-memprof ls runs/my-run
+    """
+    from composer_memprof.analysis.run import list_artifacts
+    from composer_memprof.report.text.run_table import artifacts_table
+
+    if not folder.is_dir():
+        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
+        raise typer.Exit(2)
+    artifacts = list_artifacts([folder], recursive=True)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(artifact) for artifact in artifacts], default=str))
+    elif artifacts:
+        show(artifacts_table(artifacts, 'Files'))
+    else:
+        typer.echo(f'no manifest under {printable(str(folder))} lists a file')
+
+
+@app.command()
+def watch(
+    folder: Path = typer.Argument(..., help="a run's folder", metavar='RUN_FOLDER'),
+    every: float = typer.Option(5.0, min=0.5, help='seconds between two looks'),
+) -> None:
+    """Show the verdict on a run while it goes on, from its files alone. Ends with the run, or with Ctrl-C.
+
+    \b
+    Example:
+      composer-memprof watch runs/my-run
+    """
+    from composer_memprof.report.text.watching import watch as watch_run
+
+    try:
+        watch_run(folder, every)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
 
 
 @app.command(context_settings={'allow_interspersed_args': False})

@@ -262,7 +262,7 @@ def test_push_starts_without_torch() -> None:
     assert run.stdout.strip() == 'False', run.stderr
 
 
-COMMANDS = ('train', 'callbacks', 'push', 'inspect', 'diff')
+COMMANDS = ('train', 'callbacks', 'push', 'inspect', 'diff', 'report', 'ls', 'watch')
 
 
 def test_help_names_the_commands() -> None:

@@ -103,7 +103,8 @@ def _of_peak(device: DeviceReport) -> Iterator[Advice]:
     least = _SHARE * peak.bytes
     for share in peak.categories:
         kept = sum(rule.bytes for rule in share.rules if rule.rule == _OUTPUTS_KEPT)
-        if share.category == ACTIVATION and kept >= least:
+        # In a batch that did not end, they may be anything that backward needs.
+        if share.category == ACTIVATION and kept >= least and device.growth.batches and device.at_failure is None:
             yield Advice(
                 'Return less from forward than the logits, such as the loss.',
                 f'Composer keeps the outputs of a batch (state.outputs) until the next forward returns: '

@@ -12,6 +12,8 @@ from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 
 #: A rank differs by more than this share of the median, and by more than six times what is usual among the ranks.
 _SHARE, _USUAL = 0.05, 6.0
+#: The kinds in the order in which they tell of memory.
+_KINDS = ('memory_snapshot', 'fsdp_mem_tracker', 'saved_tensors_hook', 'host_rss', 'step_times', 'flops')
 #: The median absolute deviation of normal values, times this, is their standard deviation.
 _TO_DEVIATION = 1.4826
 #: Times vary from rank to rank, so that a smaller share of them says nothing.
@@ -89,9 +91,9 @@ class RankTable:
 
 
 def rank_tables(figures: Sequence[Figures]) -> list[RankTable]:
-    """The figures as one table for each kind, in the order in which the kinds first appear."""
+    """The figures as one table for each kind: memory first, then what else was recorded."""
     by_kind: dict[str, list[Figures]] = {}
-    for each in figures:
+    for each in sorted(figures, key=lambda each: _KINDS.index(each.kind)):
         by_kind.setdefault(each.kind, []).append(each)
     return [_table(of_kind) for of_kind in by_kind.values()]
 

@@ -176,7 +176,7 @@ def _of_step_times(file: StepTimesFile) -> dict[str, dict[str, float]]:
 def _of_host(file: HostFile) -> dict[str, dict[str, float]]:
     if not file.samples:
         return {}
-    return {TOTAL: {'peak': file.rss_peak}, PHASE: {name: max(size, 0) for name, size in file.charged.items()}}
+    return {TOTAL: {'peak': file.rss_peak}}
 
 
 #: By the kind of the artifact that has the figures.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,10 @@ from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 
 _SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
+#: As Composer and this package name the snapshot of a rank.
+_RANK_IN_NAME = re.compile(r'rank_?(\d{1,9})')
+#: Stands for a rank where a snapshot has none.
+_FIRST_WITHOUT_RANK = 1 << 40
 #: Spans of time of the chart.
 _SPANS = 500
 
@@ -166,23 +171,22 @@ class _Reading:
             self._take_summary(content, entry.rank, entry.batch)
 
     def take_bare(self, number: int, path: Path, snapshots: dict[int, list[tuple[int, Path]]]) -> None:
-        """Read a snapshot that no manifest lists. Its rank is its own, if that is free, else the next number."""
+        """Read a snapshot that no manifest lists. One that does not say its rank is not compared with others."""
         try:
             summary = summary_of(report_on(load_snapshot(path, limit_memory=True)))
         except (SnapshotError, OSError) as error:
             self.unreadable.append(str(error))
             return
-        rank = summary.meta.rank if summary.meta.rank is not None else number
-        while rank in self.labels:
-            rank += 1
-        self.labels[rank] = path.name
-        batch = 0
-        snapshots.setdefault(rank, []).append((batch, path))
-        kind = KINDS[_SUMMARY]
-        figures = kind.figures(summary, rank, batch)
+        named = _RANK_IN_NAME.search(path.name)
+        rank = summary.meta.rank if summary.meta.rank is not None else int(named[1]) if named else None
+        batch = next((device.peak.batch for device in summary.devices if device.peak.batch is not None), number)
+        key = _FIRST_WITHOUT_RANK + number if rank is None else rank
+        self.labels[key] = path.name if rank is None else f'rank {rank}'
+        snapshots.setdefault(key, []).append((batch, path))
+        figures = KINDS[_SUMMARY].figures(summary, key, batch) if rank is not None else None
         if figures is not None:
             self.figures.append(figures)
-        self._take_summary(summary, rank, batch)
+        self._take_summary(summary, key, batch)
 
     def _take_summary(self, summary: SnapshotSummary, rank: int, batch: int) -> None:
         known = self.summaries.get(rank)

@@ -30,3 +30,9 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> str:
     head = json.dumps({**header, 'columns': listed}, separators=(',', ':')).encode('ascii')
     whole = b''.join([len(head).to_bytes(4, 'little'), head, *parts])
     return base64.b64encode(gzip.compress(whole, compresslevel=6, mtime=0)).decode('ascii')
+
+
+def as_json(values: Any) -> str:
+    """``values`` as JSON for a ``<script type="application/json">``: no text in it can end the element."""
+    text = json.dumps(values, separators=(',', ':'), allow_nan=False)
+    return text.replace('<', '\\u003c').replace('>', '\\u003e').replace('&', '\\u0026')

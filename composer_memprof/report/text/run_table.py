@@ -16,6 +16,8 @@ from rich.text import Text
 from composer_memprof.analysis.run import Artifact, RunResult
 from composer_memprof.messages import human_bytes, printable
 
+#: A table has at most this many rows.
+_MOST_ROWS = 100
 #: Kinds of artifacts and the command that shows one, best first.
 _NEXT = (
     ('memory_snapshot', '{command} inspect'),
@@ -28,30 +30,52 @@ _NEXT = (
 
 def run_table(result: RunResult) -> RenderableType:
     """The first and last loss of a run, and its artifacts."""
-    folders = sorted({artifact.folder for artifact in result.artifacts})
-    where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
-    table = Table(title=Text(printable(f'Artifacts of {result.run_name}{where}')), title_justify='left')
-    table.add_column('kind', overflow='fold')
-    table.add_column('batch', justify='right')
-    table.add_column('size', justify='right', no_wrap=True)
-    table.add_column('path', overflow='fold')
-    before = None
-    for artifact in result.artifacts:
-        entry = artifact.entry
-        window, dot, part = entry.kind.partition('.')
-        kind = f'  .{part}' if dot and before == (window, entry.batch, entry.rank) else entry.kind
-        before = (window, entry.batch, entry.rank)
-        size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
-        path = entry.path if where else str(_short(artifact.path))
-        table.add_row(Text(printable(kind)), str(entry.batch), printable(size), Text(printable(path)))
     lines: list[RenderableType] = []
     if result.first_loss is not None and result.last_loss is not None:
         lines.append(
             Text(f'loss: {result.first_loss:.3f} first, {result.last_loss:.3f} last, {result.batches} batches')
         )
     if result.artifacts:
-        lines.append(table)
+        lines.append(artifacts_table(result.artifacts, f'Artifacts of {result.run_name}'))
     return Group(*lines)
+
+
+def artifacts_table(artifacts: Sequence[Artifact], title: str) -> Table:
+    """A row for each artifact; of many ranks, a row for each kind and batch."""
+    folders = sorted({artifact.folder for artifact in artifacts})
+    where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
+    table = Table(title=Text(printable(title + where)), title_justify='left')
+    table.add_column('kind', overflow='fold')
+    table.add_column('batch', justify='right')
+    many = len(artifacts) > _MOST_ROWS
+    if many:
+        table.add_column('files', justify='right')
+    table.add_column('size', justify='right', no_wrap=True)
+    table.add_column('path', overflow='fold')
+    groups = _by_kind_and_batch(artifacts) if many else [[artifact] for artifact in artifacts]
+    before = None
+    for group in groups[:_MOST_ROWS]:
+        entry = group[0].entry
+        window, dot, part = entry.kind.partition('.')
+        kind = f'  .{part}' if dot and before == (window, entry.batch, entry.rank) else entry.kind
+        before = (window, entry.batch, entry.rank)
+        sizes = [artifact.entry.bytes for artifact in group if artifact.entry.bytes is not None]
+        size = human_bytes(sum(sizes)) if sizes else entry.status
+        path = entry.path if where else str(_short(group[0].path))
+        count = [str(len(group))] if many else []
+        more = ', …' if len(group) > 1 else ''
+        table.add_row(Text(printable(kind)), str(entry.batch), *count, printable(size), Text(printable(path) + more))
+    if len(groups) > _MOST_ROWS:
+        table.caption = f'and {len(groups) - _MOST_ROWS} more rows; composer-memprof ls --json lists all files'
+        table.caption_justify = 'left'
+    return table
+
+
+def _by_kind_and_batch(artifacts: Sequence[Artifact]) -> list[list[Artifact]]:
+    found: dict[tuple[str, int], list[Artifact]] = {}
+    for artifact in artifacts:
+        found.setdefault((artifact.entry.kind, artifact.entry.batch), []).append(artifact)
+    return list(found.values())
 
 
 def next_command(artifacts: Sequence[Artifact]) -> Optional[str]:

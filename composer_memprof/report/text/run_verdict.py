@@ -15,10 +15,13 @@ from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE
 from composer_memprof.analysis.run_report.report import Failure, RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
+from composer_memprof.report.text.amounts import amount
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
 _ODD, _LISTED = 3, 8
+#: Peaks that differ by less are not told apart.
+_ALIKE = 1.01
 #: From this share of a limit on, it is said to be close.
 _CLOSE = 0.9
 _SUBJECTS = {
@@ -73,7 +76,11 @@ def verdict_text(report: RunReport) -> RenderableType:
 def title(report: RunReport) -> str:
     """The run's name and how many ranks it has; simulated ones are said to be."""
     simulated = f', simulated: {report.simulated}' if report.simulated else ''
-    return printable(f'{report.files.name}: {count_of(len(report.ranks), "rank")}{simulated}')
+    return printable(f'{report.files.name}: {count_of(len(report.ranks), _noun(report))}{simulated}')
+
+
+def _noun(report: RunReport) -> str:
+    return 'rank' if report.files.artifacts else 'snapshot'
 
 
 def details(advice: Advice) -> list[str]:
@@ -134,29 +141,23 @@ def _odd(report: RunReport) -> Iterator[Sentence]:
 
 def _odd_rank(odd: OddRank, labels: dict[int, str]) -> str:
     total = odd.total
-    others = 'the other rank has' if odd.ranks == 2 else f'half of the other {odd.ranks - 1} ranks have at most'
+    whose = 'that of the other rank' if odd.ranks == 2 else f'the median of the other {odd.ranks - 1} ranks'
     begin = (
-        f'{_capital(labels[odd.rank])} differs: {_SUBJECTS.get(odd.kind, "it has")} {_amount(total.value, odd.unit)}, '
-        f'{_times(total)}; {others} {_amount(total.others, odd.unit)}.'
+        f'{_capital(labels[odd.rank])} differs: {_SUBJECTS.get(odd.kind, "it has")} {amount(total.value, odd.unit)}, '
+        f'{_times(total)} {whose} ({amount(total.others, odd.unit)}).'
     )
     parts = [_part(difference, odd.unit) for difference in odd.most if difference.group in (CATEGORY, MODULE)]
-    return begin + (f' The difference is mostly {" and ".join(parts)}.' if parts else '')
+    return begin + (f' Most of the difference: {" and ".join(parts)}.' if parts else '')
 
 
 def _part(difference: Difference, unit: str) -> str:
     label = CATEGORY_LABELS.get(difference.name, difference.name)
-    place = f'in {label}' if difference.group == MODULE else label
-    return f'{place} ({_amount(difference.value, unit)}, {_times(difference)})'
+    factor = f'{_times(difference)} theirs' if difference.others else 'where they have none'
+    return f'{label} ({amount(difference.value, unit)}, {factor})'
 
 
 def _times(difference: Difference) -> str:
-    if difference.others == 0:
-        return 'where the others have none'
-    return (
-        f'{difference.factor:.1f} times as much'
-        if difference.factor >= 1.095
-        else f'{difference.factor:.2f} times as much'
-    )
+    return f'{difference.factor:.{1 if difference.factor >= 1.1 else 2}f} times'
 
 
 def _peaks(report: RunReport) -> Iterator[Sentence]:
@@ -168,10 +169,10 @@ def _peaks(report: RunReport) -> Iterator[Sentence]:
     totals = [
         max((device.peak.bytes for device in summary.devices), default=0) for summary in report.summaries.values()
     ]
-    if len(totals) > 1:
+    if len(totals) > 1 and max(totals) > _ALIKE * min(totals):
         yield Sentence(
             'peak',
-            f'Over {count_of(len(totals), "rank")} the peak is {human_bytes(min(totals))} to {human_bytes(max(totals))}.',
+            f'Over {count_of(len(totals), _noun(report))} the peak is {human_bytes(min(totals))} to {human_bytes(max(totals))}.',
         )
 
 
@@ -243,7 +244,7 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
     times = report.contents.get('step_times.summary', {})
     medians = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
     if medians:
-        parts.append(f'the median batch takes {_amount(max(medians), "seconds")}')
+        parts.append(f'the median batch takes {amount(max(medians), "seconds")}')
         waiting = max(file.share.get('dataloader', 0.0) for file in times.values())
         parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
     if parts:
@@ -273,14 +274,6 @@ def _files(report: RunReport) -> Iterator[Sentence]:
         yield Sentence('files', f'{_capital("; ".join(parts))}.')
 
 
-def _amount(value: float, unit: str) -> str:
-    if unit == 'bytes':
-        return human_bytes(value)
-    if unit == 'flops':
-        return f'{value / 1e9:,.1f} GFLOP'
-    return f'{value:.2f} s' if value >= 1 else f'{1000 * value:.1f} ms'
-
-
 def _share(part: float, whole: float) -> str:
     return f'{100 * part / whole:.0f} %' if whole else '0 %'
 
@@ -296,4 +289,5 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A file's name stays as it is."""
+    return text if '.' in text.split(' ')[0] else text[:1].upper() + text[1:]

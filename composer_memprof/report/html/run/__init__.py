@@ -1,0 +1,1 @@
+"""The page of a whole run: the verdict, what to change, and pictures of all ranks."""

@@ -1,0 +1,100 @@
+"""Allocated memory by category over time, with the phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport
+from composer_memprof.analysis.run_report.report import LeadSnapshot
+from composer_memprof.messages import human_bytes
+from composer_memprof.report.html.run.charts.chart import Chart, Table, bytes_axis, limit, line
+from composer_memprof.vocabulary import CATEGORY_LABELS, MEMORY_CATEGORIES, PHASE_COLORS, UNKNOWN_COLOR
+
+_CATEGORY_COLORS = {category.key: category.color for category in MEMORY_CATEGORIES}
+
+
+def memory_over_time(lead: LeadSnapshot, label: str) -> Chart:
+    over = lead.over_time
+    assert over is not None
+    device = next(device for device in lead.report.devices if device.device == over.device)
+    in_time = over.time_us is not None
+    x = (over.time_us / 1000).round(3).tolist() if over.time_us is not None else over.moments.tolist()
+    data: list[dict[str, Any]] = [
+        {
+            'type': 'scatter',
+            'mode': 'lines',
+            'name': CATEGORY_LABELS[category],
+            'x': x,
+            'y': sizes.tolist(),
+            'stackgroup': 'allocated',
+            'line': {'width': 0, 'shape': 'hv', 'color': _CATEGORY_COLORS[category]},
+            'fillcolor': _CATEGORY_COLORS[category],
+            'customdata': [human_bytes(size) for size in sizes.tolist()],
+            'hovertemplate': '%{customdata}',
+        }
+        for category, sizes in over.sizes.items()
+    ]
+    if over.reserved is not None:
+        data.append(line('reserved', x, over.reserved.tolist(), dash='dot'))
+    shapes = [
+        {
+            'type': 'rect',
+            'xref': 'x',
+            'yref': 'paper',
+            'x0': span.begin_us / 1000,
+            'x1': span.end_us / 1000,
+            'y0': 1,
+            'y1': 1.03,
+            'line': {'width': 0},
+            'fillcolor': PHASE_COLORS.get(span.phase, UNKNOWN_COLOR),
+        }
+        for span in over.phases
+    ]
+    limits = [] if device.memory is None else [limit(device.memory, 'memory of the device')]
+    phases = list(dict.fromkeys(span.phase for span in over.phases if span.phase in PHASE_COLORS))
+    return Chart(
+        key='over-time',
+        title='Memory over time',
+        words=f'Allocated memory by category on device {over.device}, {label}.'
+        + (f' The bar on top shows the phases: {", ".join(phases)}.' if phases else ''),
+        data=[*data, *_phase_legend(phases)],
+        layout={
+            'xaxis': {'title': {'text': 'milliseconds' if in_time else 'events'}},
+            'yaxis': bytes_axis(max(device.peak.bytes, device.reserved_peak or 0)),
+            'shapes': [*shapes, *limits],
+            'hovermode': 'x unified',
+        },
+        table=_at_peak(device),
+        height=420,
+    )
+
+
+def _phase_legend(phases: Sequence[str]) -> list[dict[str, Any]]:
+    """Traces without points, so that the legend names the colors of the phases."""
+    return [
+        {
+            'type': 'scatter',
+            'mode': 'markers',
+            'name': phase,
+            'x': [None],
+            'y': [None],
+            'marker': {'symbol': 'square', 'size': 9, 'color': PHASE_COLORS[phase]},
+            'hoverinfo': 'skip',
+        }
+        for phase in phases
+    ]
+
+
+def _at_peak(device: DeviceReport) -> Table:
+    peak = device.peak
+    rows = [
+        [
+            CATEGORY_LABELS[share.category],
+            human_bytes(share.bytes),
+            f'{100 * share.bytes / max(peak.bytes, 1):.1f} %',
+            f'{share.blocks:,}',
+        ]
+        for share in peak.categories
+    ]
+    return Table(['category, at the peak', 'bytes', 'share', 'blocks'], rows)

@@ -1,0 +1,104 @@
+"""Ranks side by side: each figure beside the median of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from composer_memprof.analysis.run_report.differences import RankTable
+from composer_memprof.analysis.run_report.figures import TOTAL
+from composer_memprof.messages import count_of, printable
+from composer_memprof.report.html.run.charts.chart import Chart, Table
+from composer_memprof.report.text.amounts import amount
+from composer_memprof.vocabulary import CATEGORY_LABELS
+
+#: Most rows.
+_ROWS = 40
+#: Ranks up to this number stay in their order; more are sorted by their difference.
+_IN_ORDER = 32
+#: The color of a ratio reaches its end here: a quarter, and four times.
+_MOST_RATIO = 4.0
+_TITLES = {
+    'memory_snapshot': 'Allocated memory at the peak',
+    'fsdp_mem_tracker': "The model's memory at the peak",
+    'saved_tensors_hook': 'Saved tensors',
+    'host_rss': 'Host memory',
+    'step_times': 'Time of a batch',
+    'flops': 'FLOPs of a batch',
+}
+
+
+def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
+    ratios = table.ratios()
+    with np.errstate(divide='ignore', invalid='ignore'):
+        distance = np.abs(np.log2(np.clip(ratios, 1 / _MOST_RATIO, _MOST_RATIO)))
+    # What is small beside the total does not count as a difference.
+    weight = np.nan_to_num(np.nanmax(table.values, axis=1) / max(np.nanmax(table.values[0]), 1e-12))
+    total = next((row for row, (group, _) in enumerate(table.names) if group == TOTAL), 0)
+    by_row = np.nan_to_num(np.nanmax(distance, axis=1)) * np.minimum(weight, 1)
+    by_row[total] = np.inf
+    rows = np.argsort(-by_row, kind='stable')[:_ROWS]
+    by_column = np.nan_to_num(np.nanmax(distance * weight[:, None], axis=0))
+    columns = np.argsort(-by_column, kind='stable') if len(by_column) > _IN_ORDER else np.arange(len(by_column))
+    names = [printable(_row_name(*table.names[row])) for row in rows.tolist()]
+    ranks = [printable(labels.get(table.ranks[column], str(table.ranks[column]))) for column in columns.tolist()]
+    values = table.values[np.ix_(rows, columns)]
+    z = np.log2(np.clip(ratios[np.ix_(rows, columns)], 1 / _MOST_RATIO, _MOST_RATIO))
+    order = ', sorted by their difference' if len(columns) > _IN_ORDER else ''
+    return Chart(
+        key=f'ranks-{table.kind.replace("_", "-")}',
+        title=f'{_TITLES.get(table.kind, table.kind)}, ranks side by side',
+        words=f'Each rank beside the median of all {count_of(len(ranks), "rank")}{order}: red is more, blue is less.',
+        data=[
+            {
+                'type': 'heatmap',
+                'x': ranks,
+                'y': names,
+                'z': [[None if np.isnan(each) else round(each, 3) for each in row] for row in z.tolist()],
+                'text': [
+                    ['' if np.isnan(each) else amount(each, table.unit) for each in row] for row in values.tolist()
+                ],
+                'hovertemplate': '%{x}<br>%{y}<br>%{text}<extra></extra>',
+                'zmin': -2,
+                'zmax': 2,
+                'colorscale': [[0, '#2166ac'], [0.5, '#f1f1ee'], [1, '#b2182b']],
+                'colorbar': {
+                    'tickvals': [-2, -1, 0, 1, 2],
+                    'ticktext': ['¼', '½', 'median', '2 times', '4 times'],
+                    'thickness': 12,
+                },
+                'xgap': 1 if len(ranks) <= 64 else 0,
+                'ygap': 1,
+            }
+        ],
+        layout={
+            'xaxis': {'type': 'category', 'showticklabels': len(ranks) <= 64, 'title': {'text': 'ranks'}},
+            'yaxis': {'autorange': 'reversed', 'type': 'category'},
+        },
+        table=_spread(table, rows.tolist()),
+        height=140 + 20 * len(names),
+    )
+
+
+def _row_name(group: str, name: str) -> str:
+    return f'total: {name}' if group == TOTAL else CATEGORY_LABELS.get(name, name)
+
+
+def _spread(table: RankTable, rows: Sequence[int]) -> Table:
+    found = []
+    for row in rows:
+        values = table.values[row]
+        known = np.flatnonzero(~np.isnan(values))
+        if len(known):
+            least, most = known[values[known].argmin()], known[values[known].argmax()]
+            found.append(
+                [
+                    printable(_row_name(*table.names[row])),
+                    amount(float(values[least]), table.unit),
+                    amount(float(np.median(values[known])), table.unit),
+                    amount(float(values[most]), table.unit),
+                    str(table.ranks[int(most)]),
+                ]
+            )
+    return Table(['figure', 'least', 'median', 'most', 'rank with most'], found)

@@ -1,0 +1,406 @@
+"""The report on a run: what fills its memory, which ranks differ, what to change; and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.module_names import layer_name
+from composer_memprof.analysis.run_report.differences import odd_ranks, rank_tables
+from composer_memprof.analysis.run_report.figures import Figures
+from composer_memprof.analysis.run_report.files import find_files
+from composer_memprof.analysis.run_report.report import RunReport, report_on_run
+from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
+from composer_memprof.artifacts.manifest import Manifest
+from composer_memprof.report.html.run.page import write_run_page
+from composer_memprof.report.text.run_verdict import verdict
+from composer_memprof.report.text.watching import goes_on
+from tests.conftest import child_environment
+from tests.made_up_runs import MIB, run_of, snapshot_summary, write_files
+from tests.snapshots import REAL, event, freed, plain, saved, segment
+
+HOSTILE = '</script><img src=x onerror="window.taken=1"><!--'
+
+
+def reported(*paths: Path) -> RunReport:
+    return report_on_run(find_files(paths))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own: it reads files in a forked child."""
+    command = [sys.executable, '-m', 'composer_memprof', *arguments]
+    return subprocess.run(
+        command, env=child_environment(COLUMNS='160'), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def said(report: RunReport, about: str = '') -> list[str]:
+    return [sentence.text for sentence in verdict(report) if not about or sentence.about == about]
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_sentence_names_the_odd_rank_the_module_and_the_factor() -> None:
+    report = reported(run_of(Path('run'), 4, rank2=2.0))
+    first = verdict(report)[0]
+    assert first.about == 'rank'
+    assert first.text == (
+        'Rank 2 differs: its peak of allocated memory is 180.0 MiB, 1.5 times the median of the other 3 ranks '
+        '(120.0 MiB). Most of the difference: activation (120.0 MiB, 2.0 times theirs) and blocks.*.up '
+        '(80.0 MiB, 2.0 times theirs).'
+    )
+    assert [odd.kind for odd in report.odd] == ['memory_snapshot', 'fsdp_mem_tracker']
+
+
+def test_no_rank_is_odd_where_all_are_alike() -> None:
+    assert reported(run_of(Path('run'), 4, rank1=1.01)).odd == []
+    assert reported(run_of(Path('one'), 1)).odd == []
+
+
+def test_of_two_ranks_the_larger_one_is_named() -> None:
+    report = reported(run_of(Path('run'), 2, rank0=2.0))
+    assert [odd.rank for odd in report.odd] == [0, 0]
+    assert 'that of the other rank' in said(report, 'rank')[0]
+
+
+def test_a_rank_that_has_less_is_odd_too() -> None:
+    report = reported(run_of(Path('run'), 5, rank3=0.5))
+    assert said(report, 'rank')[0].startswith('Rank 3 differs: its peak of allocated memory is 90.0 MiB, 0.75 times')
+
+
+def test_what_varies_from_rank_to_rank_is_usual() -> None:
+    def of(values: list[float]) -> list[int]:
+        figures = [
+            Figures('step_times', rank, 1, 'seconds', {'total': {'x': each}}) for rank, each in enumerate(values)
+        ]
+        (table,) = rank_tables(figures)
+        return [odd.rank for odd in odd_ranks(table)]
+
+    assert of([1.0, 1.2, 0.9, 1.1, 0.8, 1.3]) == [], 'times vary'
+    assert of([1.0, 1.01, 0.99, 1.0, 3.0]) == [4]
+
+
+def test_the_newest_batch_that_most_ranks_have_is_compared() -> None:
+    figures = [
+        Figures('flops', rank, batch, 'flops', {'total': {'x': float(batch)}})
+        for rank in range(4)
+        for batch in (10, 20, *([30] if rank == 1 else []))
+    ]
+    (table,) = rank_tables(figures)
+    assert table.batch == 20 and table.values.tolist() == [[20.0] * 4]
+
+
+def test_layers_are_taken_together() -> None:
+    assert layer_name('blocks.3.mlp.0.up') == 'blocks.*.mlp.*.up'
+    assert layer_name('conv1.bn2') == 'conv1.bn2' and layer_name('') == ''
+
+
+# -- what happened ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_comes_first_and_that_of_memory_before_all_others() -> None:
+    folder = run_of(Path('run'), 3, rank2=2.0)
+    asked = {
+        'device': 0,
+        'requested': 2 * MIB,
+        'allocated': 70 * MIB,
+        'reserved': 80 * MIB,
+        'free': MIB,
+        'total': 99 * MIB,
+    }
+    oom = {**asked, 'message': 'no memory', 'events': 3, 'batch': 4, 'phase': 'forward', 'asked': ['train.py:7 step']}
+    for rank, failed in ((0, {'error': 'RuntimeError: another rank'}), (1, {'error': 'OutOfMemoryError', 'oom': oom})):
+        name = f'rank{rank}.4.memory_snapshot.oom.summary.json'
+        write_files(folder, rank, {'memory_snapshot.summary': (name, snapshot_summary(rank, **failed))}, batch=4)
+    report = reported(folder)
+    assert said(report)[0] == (
+        'Rank 1 ran out of memory in batch 4, forward, asked for 2.0 MiB by train.py:7 step. 70.0 MiB were allocated, '
+        '80.0 MiB reserved, 1.0 MiB free of the 99.0 MiB that the device has. Rank 0 failed too.'
+    )
+
+
+def test_growth_of_a_worker_and_waiting_for_data_are_said_and_lead_to_advice() -> None:
+    folder = run_of(Path('run'), 2)
+    sample = {'event': 'sample', 'time': 1.0, 'batch': 3, 'phase': 'forward', 'rss': 50 * MIB, 'cgroup_limit': 99 * MIB}
+    trend = {'per_batch': 3.0 * MIB, 'low': 1.0, 'high': 5.0, 'clear': True}
+    end = {'event': 'summary', 'time': 2.0, 'batch': 9, 'charged': {}, 'suspect': {'name': 'worker 1', 'growth': trend}}
+    lines = '\n'.join(map(json.dumps, [sample, {**sample, 'cgroup_usage': 98 * MIB}, end])) + '\n{"event": "sam'
+    seconds = {'total': {'p50': 0.5}, 'dataloader': {'p50': 0.2}}
+    times = {'batches': 9, 'seconds': seconds, 'share': {'dataloader': 0.4, 'forward': 0.6}}
+    write_files(folder, 1, {'host_rss': ('h.jsonl', lines), 'step_times.summary': ('s.json', times)}, status='open')
+    report = reported(folder)
+    assert said(report, 'growth') == ['Host memory grows on rank 1, in worker 1, by 3.0 MiB a batch.']
+    (host,) = said(report, 'host')
+    assert host.endswith('the job used 98.0 MiB of the 99.0 MiB at which it is killed.')
+    assert said(report, 'speed') == ['The median batch takes 500.0 ms and 40 % of the time is spent waiting for data.']
+    assert '2 files are still open' in said(report, 'files')[0]
+    todo = [advice.what for advice in report.advice]
+    assert 'Look in worker 1, on rank 1, for objects that are kept from batch to batch.' in todo
+    assert 'Use more DataLoader workers or a larger prefetch_factor.' in todo
+
+
+def test_files_that_cannot_be_read_are_said_and_the_rest_is_reported() -> None:
+    folder = run_of(Path('run'), 3)
+    Path('run/rank1.9.memory_snapshot.summary.json').write_text('{"devices": 3}')
+    write_files(folder, 2, {'flops': ('f.json', '[')})
+    with open('run/rank2.manifest.jsonl', 'a') as manifest:
+        line = json.loads(Path('run/rank2.manifest.jsonl').read_text().splitlines()[-1])
+        manifest.write(json.dumps({**line, 'path': '../../elsewhere.json'}) + '\nnot a line\n')
+    report = reported(folder)
+    assert len(report.unreadable) == 3 and report.ranks == [0, 1, 2]
+    assert any('which leaves its folder' in sentence for sentence in report.unreadable)
+    assert said(report, 'files')[0].startswith('Not read: ')
+
+
+def test_files_that_were_not_uploaded_are_counted() -> None:
+    folder = run_of(Path('run'), 1)
+    write_files(folder, 0, {'flops': ('a.json', {}), 'viztracer': ('b.json', {})}, remote='s3://x/y', status='failed')
+    write_files(folder, 0, {'memray': ('c.bin', {})}, remote='s3://x/z')
+    (files,) = said(reported(folder), 'files')
+    assert '2 files could not be uploaded' in files and '1 file not uploaded yet (composer-memprof push)' in files
+
+
+# -- snapshots of any program -----------------------------------------------------------------------------------------
+
+
+def test_bare_snapshots_are_compared_if_they_say_their_rank() -> None:
+    Path('bare').mkdir()
+    for rank, size in enumerate((MIB, MIB, 4 * MIB)):
+        saved(plain(event('alloc', 512, size, time=1)), f'bare/rank{rank}.3.memory_snapshot.pickle')
+    report = reported(Path('bare'))
+    assert said(report)[0].startswith('Rank 2 differs: its peak of allocated memory is 4.0 MiB, 4.0 times')
+    Path('other').mkdir()
+    for number, size in enumerate((MIB, 4 * MIB)):
+        saved(plain(event('alloc', 512, size, time=1)), f'other/snap{"ab"[number]}.pickle')
+    report = reported(Path('other'))
+    assert report.odd == [] and report.lead is not None and report.lead.path.name == 'snapb.pickle'
+    assert 'Over 2 snapshots the peak is 1.0 MiB to 4.0 MiB.' in said(report)
+
+
+def test_a_folder_without_anything_and_a_path_that_is_not_there_are_one_line() -> None:
+    Path('empty').mkdir()
+    for path, words in (('empty', 'neither a manifest of a run nor a memory snapshot'), ('missing', 'cannot be read')):
+        result = run('report', path)
+        assert result.returncode in (1, 2) and words in result.stderr and result.stderr.count('\n') == 1
+
+
+# -- what to change ---------------------------------------------------------------------------------------------------
+
+
+def test_idle_memory_leads_to_expandable_segments_unless_they_are_on() -> None:
+    big = 512 * MIB
+    trace = [event('alloc', 4096, MIB, time=1), *freed(4096, MIB, time=2)]
+    segments = [segment((1 << 30, MIB), total=MIB), {**segment((2 << 30, MIB), total=big), 'segment_type': 'large'}]
+    content = {**plain(*trace, segments=segments, device='cuda'), 'allocator_settings': {'expandable_segments': False}}
+    saved(content)
+    (advice,) = reported(Path('x.pickle')).advice
+    assert 'expandable_segments:True' in advice.what and advice.reserved
+    assert advice.frees is not None and 0.8 * big < advice.frees < big
+    saved({**content, 'allocator_settings': {'expandable_segments': True}})
+    assert reported(Path('x.pickle')).advice == []
+
+
+def layered(layers: int, calls: int) -> dict[str, Any]:
+    """``calls`` forwards of ``layers`` layers, each keeping a hidden tensor of 3 MiB and its result of 1 MiB."""
+    trace, address = [], 1 << 30
+    for call in range(calls):
+        outer = [{'filename': '/me/train.py', 'line': 5 + call, 'name': 'main'}]
+        for _ in range(layers):
+            inside = [{'filename': '/me/model.py', 'line': 20, 'name': 'forward'}, *outer]
+            for size, line in ((3 * MIB, 7), (MIB, 8)):
+                frames = [{'filename': '/me/layer.py', 'line': line, 'name': 'forward'}, *inside]
+                trace.append(event('alloc', address, size, frames, time=len(trace) + 1))
+                address += size
+    names = {'device': 'cuda', 'recorder': 'allocator_history', 'phases': [[0, 0, 'forward'], [10**6, 0, 'backward']]}
+    return plain(*trace, **names)
+
+
+def test_the_call_that_repeats_its_layers_is_found() -> None:
+    (device,) = report_on(read_snapshot(layered(layers=8, calls=1))).devices
+    call = device.repeated
+    assert call is not None and [frame.short() for frame in call.frames] == ['model.py:20 forward']
+    assert (call.calls, call.bytes, call.results, call.largest) == (8, 32 * MIB, 8 * MIB, 3 * MIB)
+    assert call.frees == 21 * MIB
+    assert report_on(read_snapshot(layered(layers=1, calls=1))).devices[0].repeated is None
+    saved(layered(layers=8, calls=1))
+    assert 'the call in model.py:20 forward' in reported(Path('x.pickle')).advice[0].what
+
+
+def test_checkpoints_by_module_come_from_the_saved_tensors_with_what_they_cost() -> None:
+    folder = run_of(Path('run'), 1)
+    blocks = [{'name': f'blocks.{n}', 'type': 'Block', 'frees_bytes': 10 * MIB, 'recompute_ms': 5.0} for n in range(4)]
+    hook = {'total_bytes': 50 * MIB, 'peak_bytes': 50 * MIB, 'modules': [], 'checkpoints': blocks}
+    modules = [{'name': f'blocks.{n}', 'own_flops': 0, 'flops': 60, 'forward_flops': 10**9} for n in range(4)]
+    flops = {'batch_flops': 12 * 10**9, 'hardware_flops': None, 'mfu': None, 'hfu': None, 'modules': modules}
+    write_files(folder, 0, {'saved_tensors_hook': ('s.json', hook), 'flops': ('f.json', flops)})
+    advice = reported(folder).advice[0]
+    assert advice.what == 'Checkpoint the activations of blocks.* (4 Blocks).'
+    assert advice.frees == 30 * MIB, 'one block is computed again at a time'
+    assert advice.costs == '4.0 GFLOP more a batch (33 %); their forward took 20 ms'
+
+
+def test_an_unsharded_model_on_several_ranks_leads_to_fsdp() -> None:
+    what = 'Shard the model over the 4 ranks with FSDP.'
+    (advice,) = [each for each in reported(run_of(Path('run'), 4)).advice if each.what == what]
+    assert advice.frees == 60 * MIB
+    assert not [each for each in reported(run_of(Path('one'), 1)).advice if 'FSDP' in each.what]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason='the snapshots of a real GPU are not here')
+def test_snapshots_of_a_real_gpu_say_what_to_change() -> None:
+    forward = reported(REAL / 'gpt_ctx128_forward.pickle').advice
+    assert [each.what for each in forward] == ['Checkpoint the activations of the call in transformer.py:292 forward.']
+    # The same training, its blocks checkpointed, on a simulated GPU: 14,064,433,152 B at the peak, 5.43 GB less.
+    assert forward[0].frees == pytest.approx(19_498_420_224 - 14_064_433_152, rel=0.05)
+    step = reported(REAL / 'gpt_ctx128_fullstep.pickle').advice
+    assert 'expandable_segments:True' in step[0].what
+
+
+# -- the command and the page -----------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_verdict_and_writes_the_page_into_the_runs_folder() -> None:
+    run_of(Path('run'), 4, rank2=2.0)
+    result = run('report', 'run')
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.startswith('made-up: 4 ranks\n  Rank 2 differs')
+    assert result.stdout.endswith('open in a browser: run/report.html\n') and Path('run/report.html').is_file()
+    as_json = run('report', 'run', '--json')
+    values = json.loads(as_json.stdout)
+    assert values['odd_ranks'][0]['rank'] == 2 and values['verdict'][0]['about'] == 'rank'
+    assert values['figures'][0]['ranks'] == [0, 1, 2, 3]
+    again = run('report', 'run', '-o', 'elsewhere/page.html')
+    assert again.returncode == 0 and Path('elsewhere/page.html').is_file()
+
+
+def test_ls_lists_the_files_and_those_of_many_ranks_in_short() -> None:
+    run_of(Path('run'), 2)
+    few = ''.join(run('ls', 'run').stdout.replace('│', '').split())  # long names are folded
+    assert 'rank0.9.memory_snapshot.summary.json' in few and 'fsdp_mem_rank_1_train_9.json' in few
+    assert len(json.loads(run('ls', 'run', '--json').stdout)) == 4
+    run_of(Path('many'), 200)
+    many = run('ls', 'many').stdout
+    assert many.count('\n') < 15 and many.count('200') == 2
+    assert run('ls', 'missing').returncode == 2
+
+
+def test_watch_shows_the_verdict_and_ends_with_the_run() -> None:
+    folder = run_of(Path('run'), 3, rank2=2.0)
+    assert goes_on(Path('missing')) is None and goes_on(folder) is True, 'a fresh manifest'
+    for path in folder.glob('*.manifest.jsonl'):
+        os.utime(path, (1, 1))
+    manifest = Manifest.acquire(folder, 1)
+    manifest.open()
+    assert goes_on(folder) is True
+    manifest.release()
+    assert goes_on(folder) is False
+    shown = run('watch', 'run').stdout
+    assert 'has ended' in shown and 'Rank 2 differs' in shown
+
+
+def test_no_name_of_a_run_becomes_part_of_the_page_or_a_scheme() -> None:
+    folder = run_of(Path('run'), 2)
+    evil = snapshot_summary(0, meta={**snapshot_summary(0)['meta'], 'simulated': HOSTILE})
+    evil['devices'][0]['modules'] = {HOSTILE: 90 * MIB}
+    write_files(folder, 0, {'memory_snapshot.summary': ('javascript:alert(1)', evil)}, run_name=HOSTILE, batch=10)
+    write_run_page(reported(folder), Path('run/report.html'))
+    page = Path('run/report.html').read_text()
+    assert '<img' not in page.replace(re.search('<script>.*?</script>', page, re.S)[0], '')  # type: ignore[index]
+    assert 'href="javascript%3Aalert%281%29"' in page
+
+
+def trained(folder: Path) -> Path:
+    """Four ranks, one with sequences twice as long, under the callbacks whose figures a report compares."""
+    Path('train.py').write_text(
+        textwrap.dedent("""
+        import torch
+        from composer import Trainer
+        from composer.utils import dist
+        from torch.utils.data import DataLoader
+        from composer_memprof import FSDPMemTracker, Flops, HostRSS, MemorySnapshot, SavedTensorsHook, StepTimes
+        from composer_memprof.examples.byte_gpt import ByteGPT
+
+        dist.initialize_dist('cpu')
+        length = 64 * (2 if dist.get_global_rank() == 2 else 1)
+        tokens = torch.randint(0, 255, (64, length), generator=torch.Generator().manual_seed(0))
+        lines = [{'input_ids': line, 'labels': line} for line in tokens]
+        loader = DataLoader(lines, batch_size=2, sampler=dist.get_sampler(lines, shuffle=False))
+        model = ByteGPT(d_model=64, n_heads=2, n_layers=3, max_seq_len=128)
+        window = {'skip': '2ba', 'active': '1ba'}
+        callbacks = [
+            MemorySnapshot(schedule=window, folder='run'),
+            FSDPMemTracker(schedule={'skip': '4ba', 'active': '1ba'}, folder='run'),
+            SavedTensorsHook(schedule={'skip': '5ba', 'active': '1ba'}, folder='run'),
+            *(callback(folder='run') for callback in (HostRSS, Flops, StepTimes)),
+        ]
+        Trainer(
+            model=model, train_dataloader=loader, max_duration='7ba', callbacks=callbacks, device='cpu',
+            optimizers=torch.optim.AdamW(model.parameters()), progress_bar=False, run_name='odd-rank',
+        ).fit()
+        """)
+    )
+    command = [sys.executable, '-m', 'composer.cli', '-n', '4', 'train.py']
+    environment = {**child_environment(), 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.dist
+def test_of_four_ranks_that_trained_the_one_with_longer_sequences_is_named(visit: Callable[..., Any]) -> None:
+    folder = trained(Path('run'))
+    result = run('report', str(folder))
+    assert result.returncode == 0, result.stdout
+    first = ' '.join(result.stdout.split('The peak')[0].split())
+    assert first.startswith('odd-rank: 4 ranks Rank 2 differs: its peak of allocated memory is')
+    assert '2.0 times theirs) and blocks.*' in first
+    assert 'Checkpoint the activations of blocks.* (3 Blocks).' in result.stdout
+    assert os.path.getsize(folder / 'report.html') < 8_000_000
+
+    for width in (1400, 400):
+        page = visit((folder / 'report.html').absolute(), width=width)
+        page.wait_for_selector('.chart .main-svg')
+        drawn = page.evaluate("[...document.querySelectorAll('.chart')].map((each) => each.dataset.figure)")
+        assert drawn[:2] == ['over-time', 'ranks-memory-snapshot'] and 'saved' in drawn and 'steps' in drawn
+        assert page.evaluate(
+            "[...document.querySelectorAll('.chart')].every((each) => each.querySelector('.main-svg'))"
+        )
+        assert page.evaluate('document.documentElement.scrollWidth') <= width, 'the page is not wider than the window'
+    page = visit((folder / 'report.html').absolute())
+    page.wait_for_selector('#saved .main-svg')
+    page.locator('#saved .slicetext', has_text='blocks').first.click(force=True)
+    page.wait_for_function("document.querySelector('[data-figure=saved]').data[0].level === 'blocks'")
+    page.locator('#over-time .nsewdrag').first.hover()
+    page.wait_for_function("document.querySelector('#over-time .hoverlayer').textContent.includes('activation')")
+    page.focus('#files summary')
+    page.keyboard.press('Enter')
+    link = page.locator('#files a >> nth=0')
+    assert (folder / link.get_attribute('href')).is_file()
+
+
+def test_1024_ranks_are_reported_from_their_summaries() -> None:
+    folder = run_of(Path('run'), 1024, rank700=2.0)
+    report = reported(folder)
+    assert [odd.rank for odd in report.odd] == [700, 700]
+    write_run_page(report, Path('report.html'))
+    assert os.path.getsize('report.html') < 15_000_000
+
+
+def test_a_snapshot_that_the_run_still_writes_or_removed_is_left_out() -> None:
+    folder = run_of(Path('run'), 2)
+    write_files(folder, 0, {'memory_snapshot': ('a.pickle', 'x')}, status='open')
+    write_files(folder, 1, {'memory_snapshot': ('b.pickle', 'not a pickle')})
+    report = reported(folder)
+    assert report.lead is None and len(report.unreadable) == 1
+    assert load_snapshot(saved(plain())).settings == {}
