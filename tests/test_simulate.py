@@ -13,7 +13,7 @@ import pytest
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.run import list_artifacts
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.conftest import entries, run_command_that_simulates
+from tests.conftest import entries, run_command_that_simulates, simulated_gpu, wait_for
 
 # Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
 SCRIPT = """
@@ -154,13 +154,35 @@ def test_a_trainer_with_our_callbacks_is_recorded_by_them() -> None:
     assert json.loads(document.read_text())['simulated'] == 'h100-80gb'
 
 
-@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def is_running(number: int) -> bool:
+    state = Path(f'/proc/{number}/stat')
+    return state.exists() and state.read_text().split()[2] != 'Z'
+
+
 def test_nothing_that_the_command_started_stays_behind() -> None:
     Path('train.py').write_text('import subprocess, sys\nprint(subprocess.Popen(["sleep", "600"]).pid)')
     ran = simulate('--', 'python', 'train.py')
-    number = int(ran.stdout.splitlines()[0])
-    state = Path(f'/proc/{number}/stat')
-    assert not state.exists() or state.read_text().split()[2] == 'Z'
+    assert not is_running(int(ran.stdout.splitlines()[0]))
+
+
+SLEEPS = """
+import os, subprocess, time
+child = subprocess.Popen(['sleep', '600'])
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_stays_behind_where_the_simulation_itself_is_killed() -> None:
+    Path('train.py').write_text(SLEEPS)
+    simulated_gpu()
+    command = [sys.executable, '-m', 'composer_memprof', 'simulate', '--', 'python', 'train.py']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        numbers = [int(word) for word in started.stdout.readline().split()]
+        assert len(numbers) == 2
+        started.kill()
+        wait_for(lambda: not any(is_running(number) for number in numbers), 10)
 
 
 CAUGHT = """

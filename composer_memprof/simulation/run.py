@@ -164,7 +164,7 @@ def _run(
     # a group of its own, so that nothing that it started stays behind
     process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     timed_out = False
-    with _signals_passed_on(process):
+    with _killed_with_this_process(process), _signals_passed_on(process):
         try:
             code = process.wait(time_limit or None)
         except subprocess.TimeoutExpired:
@@ -175,6 +175,27 @@ def _run(
     _send(process, signal.SIGKILL)
     code = process.wait()
     return (128 - code if code < 0 else code), timed_out
+
+
+@contextlib.contextmanager
+def _killed_with_this_process(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Within the block: if this process is killed, so is the command with all that it started.
+
+    A shell waits for a line. Where this process ends without writing one, the shell reads the end of the file.
+    ``PR_SET_PDEATHSIG`` would reach the command alone, and not its children.
+    """
+    watch = ['sh', '-c', 'read line || kill -s KILL -- "-$0"', str(process.pid)]
+    with subprocess.Popen(
+        watch,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as watcher:
+        try:
+            yield
+        finally:
+            watcher.communicate(b'\n')
 
 
 @contextlib.contextmanager
