@@ -266,6 +266,9 @@ def simulate(
     steps: int = typer.Option(
         3, min=0, help='end the command after this many optimizer steps; 0: let it end by itself'
     ),
+    devices: Optional[int] = typer.Option(
+        None, min=1, max=64, help='how many GPUs the machine has. Default: one for each rank of a node'
+    ),
     kept: float = typer.Option(1.0, min=0, max=1, help='which part of its elements a mask is taken to keep'),
     time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
@@ -290,7 +293,7 @@ def simulate(
     from composer_memprof.simulation.text import next_command, simulation_text
 
     device = _device(gpu, memory, compute_capability)
-    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept)
+    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept, devices)
     try:
         words, what = as_one_rank(command, what)
     except ValueError as error:

@@ -39,7 +39,8 @@ class Simulation:
         device: the kind of GPU.
         ranks: how many processes the command stands among; None for a command that is no distributed one.
         rank: which of them it is.
-        ranks_per_node: and as many devices. Default: 8, or ``ranks`` if they are fewer.
+        ranks_per_node: Default: 8, or ``ranks`` if they are fewer.
+        devices: of the machine. Default: one for each rank of a node.
         steps: optimizer steps until the command is ended; 0 lets it go on.
         time_limit: seconds until it is ended; 0 for none.
         kept: which part of its elements a mask is taken to keep.
@@ -52,6 +53,7 @@ class Simulation:
     steps: int = 3
     time_limit: float = 0
     kept: float = 1.0
+    devices: Optional[int] = None
 
     @property
     def outside(self) -> Outside:
@@ -147,7 +149,7 @@ def _environment(what: Simulation) -> dict[str, str]:
     launched = {}
     if what.ranks is not None:
         launched = simulated_ranks.environment(what.ranks, what.rank, what.ranks_per_node)
-    devices = int(launched.get('LOCAL_WORLD_SIZE', '1'))
+    devices = what.devices or int(launched.get('LOCAL_WORLD_SIZE', '1'))
     quiet = {'WANDB_MODE': os.environ.get('WANDB_MODE', 'offline')}  # no zeros among real results
     environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
     return {**environment, **quiet, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
@@ -231,7 +233,10 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
     per_node = what.ranks_per_node or launch.ranks_per_node
     ranks = what.ranks or launch.ranks
     if ranks is not None:
-        simulated_ranks.environment(ranks, what.rank, per_node)  # refuses what does not go together
+        # refuses what does not go together
+        on_node = int(simulated_ranks.environment(ranks, what.rank, per_node)['LOCAL_WORLD_SIZE'])
+        if what.devices is not None and what.devices < on_node:
+            raise ValueError(f'--devices={what.devices} must be at least the ranks of a node, {on_node}')
     return launch.command, dataclasses.replace(what, ranks=ranks, ranks_per_node=per_node)
 
 

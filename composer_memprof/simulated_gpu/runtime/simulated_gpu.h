@@ -36,6 +36,12 @@ long long figure(const char *name);
 void text_figure(const char *name, char *value, size_t size);
 int current_device(void);
 
+/* visible_devices.c: how many devices the process sees, the machine's number of one of them, and the one that has the
+   number; -1 if there is none. */
+int devices_seen(void);
+int number_on_machine(int device);
+int device_with_number(int number);
+
 /* Sets the error that cudaGetLastError returns, and returns it. */
 int fail(int error);
 
