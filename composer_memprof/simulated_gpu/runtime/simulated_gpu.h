@@ -25,6 +25,9 @@ const char *cudaGetErrorString(int error);
 const char *cudaGetErrorName(int error);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
                                                            size_t shared, unsigned flags);
+int cudaMalloc(void **address, size_t bytes);
+int cudaFree(void *address);
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
 int cudaStreamIsCapturing(void *stream, int *status);
 
 /* -- functions of our own: hidden, since the library's names come before those of any other library -- */
