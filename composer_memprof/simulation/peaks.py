@@ -31,6 +31,15 @@ class DevicePeak:
 
 
 @dataclasses.dataclass(frozen=True)
+class Moment:
+    """Where in a training: ``module`` is the dotted name of the one that runs, ``''`` for none of the model's."""
+
+    batch: int
+    phase: str
+    module: str
+
+
+@dataclasses.dataclass(frozen=True)
 class ProcessPeaks:
     """What one process used.
 
@@ -39,6 +48,7 @@ class ProcessPeaks:
         steps: how often the first optimizer stepped.
         host: the most resident memory of the process, in bytes.
         shortages: how often device memory ran out.
+        ran_out: when it did so the last time; None if it did not, or the model is not known.
         out_of_memory: torch's message where nobody caught the error, else ``''``.
         snapshot: the memory snapshot, if one was recorded.
     """
@@ -47,6 +57,7 @@ class ProcessPeaks:
     steps: int
     host: int
     shortages: int
+    ran_out: Optional[Moment]
     out_of_memory: str
     snapshot: Optional[str]
 
@@ -66,7 +77,9 @@ def read_peaks(folder: Path) -> tuple[list[ProcessPeaks], int]:
     found = []
     for path in sorted(folder.glob(f'*{_PEAKS}')):
         values: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
-        found.append(ProcessPeaks(**{**values, 'devices': [DevicePeak(**each) for each in values['devices']]}))
+        values['devices'] = [DevicePeak(**each) for each in values['devices']]
+        values['ran_out'] = values['ran_out'] and Moment(**values['ran_out'])
+        found.append(ProcessPeaks(**values))
     begun = len(list(folder.glob(f'*{_BEGUN}')))
     return sorted(found, key=lambda peaks: -max((each.reserved for each in peaks.devices), default=0)), begun - len(
         found

@@ -62,6 +62,23 @@ class Simulation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Need:
+    """What a command takes of a GPU with far more memory, in bytes; of the device that it takes most of.
+
+    Attributes:
+        steps: optimizer steps.
+        exit_code: the command's in this second run; other than 0 if it needs more than it came to.
+        timed_out: whether the time limit ended the second run.
+    """
+
+    allocated: int
+    reserved: int
+    steps: int
+    exit_code: int
+    timed_out: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class SimulationResult:
     """What a simulated command used, in bytes.
 
@@ -76,6 +93,7 @@ class SimulationResult:
         timed_out: whether the time limit ended it.
         assumed: what the figures rest on, one sentence each.
         not_simulated: functions that were called and failed.
+        need: of a command that did not fit, if it was asked for.
     """
 
     gpu: str
@@ -90,6 +108,7 @@ class SimulationResult:
     timed_out: bool
     assumed: list[str]
     not_simulated: list[str]
+    need: Optional[Need] = None
 
     @property
     def fits(self) -> bool:
