@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -281,6 +282,37 @@ def test_errors_that_the_script_catches_are_told_and_folders_are_not_mixed() -> 
     assert 'Memory ran out 2 times; the command caught the error' in shown.stdout
     again = simulate('--folder', 'mine', '--', 'python', 'train.py')
     assert again.returncode == 2 and "--folder='mine' must be a new or an empty folder" in again.stderr
+
+
+WITH_WORKERS = """
+import torch
+class Data(torch.utils.data.Dataset):
+    kept = torch.ones(400 << 18)
+    own = None
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        self.own = torch.ones(50 << 18)
+        return torch.ones(8)
+if __name__ == '__main__':
+    layer = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=2):
+        layer(batch.cuda()).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_workers_that_load_data_are_counted_with_what_is_theirs() -> None:
+    Path('train.py').write_text(WITH_WORKERS)
+    found = result_of('--', 'python', 'train.py')
+    (process,) = found['processes']
+    assert process['worker_count'] == 2
+    assert 2 * 50 * MIB < process['workers'] < 2 * 300 * MIB, 'without the dataset, which is shared'
+    shown = simulate('--', 'python', 'train.py')
+    assert re.search(r'host memory in the process, \d{3}\.\d\sMiB\sin\sits\s2\sDataLoader\sworkers', shown.stdout), (
+        shown.stdout
+    )
 
 
 def test_the_words_of_a_command_are_no_names_of_folders() -> None:

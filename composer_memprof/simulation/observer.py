@@ -37,6 +37,7 @@ from composer_memprof.simulation.peaks import (
     ProcessPeaks,
     note_begin,
 )
+from composer_memprof.simulation.workers import WorkerMemory
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
@@ -156,6 +157,7 @@ class ProcessObserver(StepObserver):
         self._peaks = peaks
         self._shortages = 0
         self._ran_out: Optional[Moment] = None
+        self._workers = WorkerMemory()
         self._most_steps = steps
         self._process = os.getpid()
 
@@ -192,6 +194,7 @@ class ProcessObserver(StepObserver):
             self._ran_out = Moment(batch, phase, modules[-1][1] if modules else '')
 
     def _about_to_step(self) -> None:
+        self._workers.read()
         if self._most_steps and self.steps >= self._most_steps:
             sys.exit(0)
 
@@ -199,12 +202,15 @@ class ProcessObserver(StepObserver):
         if os.getpid() != self._process:
             return
         with errors_logged('the peaks of a simulated process could not be written'):
+            self._workers.read()
             self._folder.mkdir(parents=True, exist_ok=True)
             error = out_of_memory_in(getattr(sys, 'last_value', None))
             ProcessPeaks(
                 devices=device_peaks(),
                 steps=self.steps,
                 host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                workers=self._workers.bytes,
+                worker_count=self._workers.count,
                 shortages=self._shortages,
                 ran_out=self._ran_out,
                 out_of_memory='' if error is None else ' '.join(str(error).split()),

@@ -47,6 +47,8 @@ class ProcessPeaks:
         devices: those that were used.
         steps: how often the first optimizer stepped.
         host: the most resident memory of the process, in bytes.
+        workers: the private memory of its DataLoader workers, in bytes.
+        worker_count: how many they are.
         shortages: how often device memory ran out.
         ran_out: when it did so the last time; None if it did not, or the model is not known.
         out_of_memory: torch's message where nobody caught the error, else ``''``.
@@ -56,6 +58,8 @@ class ProcessPeaks:
     devices: list[DevicePeak]
     steps: int
     host: int
+    workers: int
+    worker_count: int
     shortages: int
     ran_out: Optional[Moment]
     out_of_memory: str

@@ -62,7 +62,10 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         yield f'Memory ran out {_times(process.shortages)}; the command caught the error'
     elif result.exit_code and not result.timed_out:
         yield 'Values read back from the device are zeros; a script that checks them may fail for that'
-    yield f'{human_bytes(process.host)} of host memory in the process'
+    host = f'{human_bytes(process.host)} of host memory in the process'
+    if process.worker_count:
+        host += f', {human_bytes(process.workers)} in its {count_of(process.worker_count, "DataLoader worker")}'
+    yield host
 
 
 def _need(need: Optional[Need], available: int) -> str:
