@@ -116,6 +116,24 @@ def test_memory_that_runs_out_in_the_first_batch_says_where() -> None:
     assert (sizes['parameter'], sizes['input']) == (128 * MIB, 128 * MIB)
 
 
+COMPILED = """
+import torch
+from torch._dynamo.utils import counters
+layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
+optimizer = torch.optim.AdamW(layer.parameters())
+layer.compile(backend='eager')
+for _ in range(3):
+    layer(torch.ones(8, 64, device='cuda')).sum().backward()
+    optimizer.step()
+print(counters['frames'], counters['graph_break'])
+"""
+
+
+def test_what_is_recorded_does_not_get_into_a_compiled_model() -> None:
+    Path('train.py').write_text(COMPILED)
+    assert simulate('--', 'python', 'train.py').stdout.startswith("Counter({'total': 1, 'ok': 1}) Counter()\n")
+
+
 def test_a_second_run_finds_how_much_a_run_needs_that_does_not_fit() -> None:
     Path('train.py').write_text(TOO_LARGE)
     shown = simulate(*SMALL, '--folder', 'mine', '--find-need', '--', 'python', 'train.py')
