@@ -360,8 +360,14 @@ def simulate(
     steps: int = typer.Option(
         3, min=0, help='end the command after this many optimizer steps; 0: let it end by itself'
     ),
+    devices: Optional[int] = typer.Option(
+        None, min=1, max=64, help='how many GPUs the machine has. Default: one for each rank of a node'
+    ),
     kept: float = typer.Option(1.0, min=0, max=1, help='which part of its elements a mask is taken to keep'),
     time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
+    find_need: bool = typer.Option(
+        False, help='if memory runs out, run COMMAND a second time, on more memory, to see how much it needs'
+    ),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
     as_json: bool = typer.Option(
         False, '--json', help='print the result as JSON; the output of COMMAND goes to stderr'
@@ -379,12 +385,13 @@ def simulate(
       composer-memprof simulate --ranks 64 -- composer train.py
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulation.need import simulate_and_find_need
     from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
     from composer_memprof.simulation.run import simulate as run
     from composer_memprof.simulation.text import next_command, simulation_text
 
     device = _device(gpu, memory, compute_capability)
-    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept)
+    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept, devices)
     try:
         words, what = as_one_rank(command, what)
     except ValueError as error:
@@ -400,7 +407,11 @@ def simulate(
         raise typer.Exit(2)
     kept_in = folder or new_folder(words, device.key)
     try:
-        result = run(words, what, kept_in, **({'stdout': sys.stderr} if as_json else {}))
+        streams = {'stdout': sys.stderr} if as_json else {}
+        if find_need:
+            result = simulate_and_find_need(words, what, kept_in, say, **streams)
+        else:
+            result = run(words, what, kept_in, **streams)
     except CannotSimulateError as error:
         say(str(error))
         raise typer.Exit(1) from None

@@ -138,3 +138,34 @@ def test_where_nothing_can_be_built_one_line_says_why(tmp_path: Path, monkeypatc
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'a:b'))
     with pytest.raises(CannotSimulateError, match='has a colon in its path'):
         library()
+
+
+LISTS = """
+import os, re, torch
+def in_use(device):
+    try:
+        held = torch.empty((device + 1) << 25, dtype=torch.uint8, device=device)
+        torch.empty(1 << 50, device=device)
+    except torch.OutOfMemoryError as error:
+        return re.search('this process has (.*?) memory in use', str(error))[1]
+for devices in ('0', '1', '1,0', '', '-1', '0,0', '0,7,1', '3'):
+    if os.fork() == 0:
+        os.environ['CUDA_VISIBLE_DEVICES'] = devices
+        there = torch.cuda.device_count()
+        assert there == torch._C._cuda_getDeviceCount() and torch.cuda.is_available() == (there > 0)
+        print(f'{devices}:', *map(in_use, range(there)), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0, devices
+"""
+
+
+def test_a_script_sees_the_devices_that_it_sets_as_far_as_there_are_any() -> None:
+    environment = simulated_gpu(devices=2)
+    ran = subprocess.run([sys.executable, '-c', LISTS], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [
+        *('0: 32.00 MiB', '1: 32.00 MiB', '1,0: 32.00 MiB 64.00 MiB', ':', '-1:', '0,0:', '0,7,1: 32.00 MiB', '3:')
+    ], ran.stderr
+    lines = ran.stderr.splitlines()
+    assert len(lines) == 5, 'one for each list that does not show what it names'
+    assert lines[:2] == [f"simulated GPU: CUDA_VISIBLE_DEVICES='{none}' hides all GPUs" for none in ('', '-1')]
+    assert "CUDA_VISIBLE_DEVICES='0,7,1' asks for GPU '7', and the simulated machine has 2 GPUs (--devices)" in lines[3]

@@ -502,3 +502,43 @@ def test_processes_load_data_and_do_not_share_the_device(tmp_path: Path) -> None
         found['stderr'].splitlines().count('simulated GPU: cudaIpcGetMemHandle is not simulated; what called it fails')
         == 1
     )
+
+
+ONE_PROCESS = """
+import os
+import torch.distributed as dist
+
+def train(model, name):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.ones(64, 4096, device='cuda')).square().mean().backward()
+        optimizer.step()
+    found[name] = [torch.cuda.max_memory_allocated(device) >> 20 for device in range(2)]
+
+layers = lambda: torch.nn.Sequential(torch.nn.Linear(4096, 4096, bias=False), torch.nn.ReLU()).cuda()
+train(torch.nn.DataParallel(layers()), 'data parallel')
+os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='0', RANK='0', WORLD_SIZE='1')
+dist.init_process_group('nccl')
+train(torch.nn.parallel.DistributedDataParallel(layers()), 'distributed')
+gathered = [torch.zeros(3, device='cuda')]
+dist.all_gather(gathered, torch.tensor([1.0, 2.0, 3.0], device='cuda'))
+found['gathered'] = gathered[0].tolist()
+dist.destroy_process_group()
+try:
+    dist.init_process_group('nccl', rank=0, world_size=2, store=dist.HashStore())
+    dist.all_reduce(torch.ones(3, device='cuda'))
+except RuntimeError as error:
+    found['error'] = str(error)
+"""
+
+
+def test_one_process_trains_on_several_gpus_and_communicates_with_itself(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, ONE_PROCESS, devices=2)
+    first, second = found['data parallel']
+    assert first >= 4 * 64, 'parameters, gradients and two states'
+    assert 64 < second < 3 * 64, 'a copy of the parameters, and later its gradient'
+    assert found['distributed'][0] >= 5 * 64, "and DDP's buckets"
+    assert found['gathered'] == [1, 2, 3]
+    assert 'NCCL takes no memory to send between the GPUs of one process' in found['notes']
+    name = "NCCL between processes of the script's own (--ranks N stands for them)"
+    assert 'error' in found and f'simulated GPU: {name} is not simulated; what called it fails' in found['stderr']

@@ -24,7 +24,7 @@ _SOURCES = Path(__file__).with_name('runtime')
 LIBRARY = 'libcuda.so.1'
 #: Further names under which programs load what the library has.
 _OTHER_NAMES = ('libcuda.so', 'libnvidia-ml.so.1')
-#: Status codes of functions that are not simulated: "not supported" in each library's own header.
+#: Status codes of functions that are not simulated: "not supported", or what comes nearest, in each library's header.
 _NOT_SUPPORTED = {
     'cublas': 15,
     'cudnn': 3000,
@@ -33,6 +33,7 @@ _NOT_SUPPORTED = {
     'cusparse': 10,
     'cuda': 801,
     'cupti': 15,
+    'nccl': 5,
     'cu': 801,
 }
 #: CUPTI has nothing to trace; torch's profiler then goes on without it.
@@ -40,7 +41,8 @@ _FAILS_QUIETLY = ('cupti',)
 # What the real libraries do without a device: versions, texts, compilation, tracing and files.
 _LEFT_TO_THE_LIBRARIES = (
     *('cudnnGetVersion', 'cudnnGetCudartVersion', 'cudnnGetErrorString', 'cudnnGetLastErrorString', 'cudnnGetProperty'),
-    *('cublasLtGetVersion', 'cublasGetVersion', 'cusparseGetErrorString', 'cuFile', 'curand', 'nccl', 'nvrtc'),
+    *('cublasLtGetVersion', 'cublasGetVersion', 'cusparseGetErrorString', 'cuFile', 'curand', 'nvrtc'),
+    *('ncclGetVersion', 'ncclGetErrorString'),
 )
 
 

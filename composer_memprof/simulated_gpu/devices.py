@@ -180,6 +180,15 @@ def device_by_hand(memory: str, compute_capability: str = '9.0') -> Device:
     return dataclasses.replace(found, key=key, name=f'simulated GPU of {memory}')
 
 
+def without_limit(device: Device) -> Device:
+    """The same device with 64 times the memory, which no training takes.
+
+    >>> without_limit(find_device('t4')).total_memory // find_device('t4').total_memory
+    64
+    """
+    return dataclasses.replace(device, total_memory=64 * device.total_memory)
+
+
 def with_memory(device: Device, memory: str) -> Device:
     """The same device with another size of memory.
 

@@ -6,16 +6,18 @@ The script need not know of this package. What it does is seen from torch: the s
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
 import resource
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from composer_memprof.messages import errors_logged
@@ -25,14 +27,17 @@ from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.notes import with_notes
 from composer_memprof.recorders.allocations.out_of_memory import add_observer, out_of_memory_in
 from composer_memprof.recorders.torch_private import cuda_allocator
+from composer_memprof.recorders.torch_private.compilation import has_compiled_call
 from composer_memprof.simulation.peaks import (
     FOLDER_VARIABLE,
     PEAKS_VARIABLE,
     STEPS_VARIABLE,
     DevicePeak,
+    Moment,
     ProcessPeaks,
     note_begin,
 )
+from composer_memprof.simulation.workers import WorkerMemory
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
@@ -51,6 +56,7 @@ class StepObserver:
         self._annotations = Annotations()
         self._optimizer: Optional[torch.optim.Optimizer] = None
         self._model: Optional[torch.nn.Module] = None
+        self._has_phases = False
         #: Whether nobody else records: there is only one history.
         self.is_alone = True
 
@@ -76,6 +82,10 @@ class StepObserver:
     def follow_model(self, model: torch.nn.Module) -> None:
         """Note its modules as they run, and where its tensors are after each step."""
         self._model = model
+        self._annotations.see_model(model)
+        if has_compiled_call(model):  # torch would compile the hooks
+            return
+        self._has_phases = True
         self._annotations.follow_modules(model)
         model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
         model.register_forward_hook(lambda *_: self._annotations.mark(BACKWARD, self.steps))
@@ -124,7 +134,7 @@ class StepObserver:
         notes = replace(
             allocator_history.notes_of_devices(),
             rank=rank,
-            phases=self._annotations.phases if self._model is not None else None,
+            phases=self._annotations.phases if self._has_phases else None,
             tensors=self._annotations.tensors,
             modules=self._annotations.modules,
             max_entries=_MAX_ENTRIES,
@@ -146,8 +156,29 @@ class ProcessObserver(StepObserver):
         self._folder = folder
         self._peaks = peaks
         self._shortages = 0
+        self._ran_out: Optional[Moment] = None
+        self._workers = WorkerMemory()
         self._most_steps = steps
         self._process = os.getpid()
+
+    def follow_steps(self) -> None:
+        super().follow_steps()
+        call_when_optimizer_is_made(self._wait_for_model)
+
+    def _wait_for_model(self, optimizer: torch.optim.Optimizer) -> None:
+        """Follow the model from its first forward on: memory often runs out before the first step."""
+        if self._model is not None:
+            return
+
+        def first_forward(module: torch.nn.Module, inputs: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
+            hook.remove()
+            if self._model is None and _parameters_of(optimizer) <= _ids(module.parameters()):
+                self.follow_model(module)
+                self._forward_begins(module, inputs, {})
+
+        hook = register_module_forward_pre_hook(first_forward)
 
     def begin(self) -> None:
         super().begin()
@@ -157,8 +188,13 @@ class ProcessObserver(StepObserver):
 
     def _memory_runs_out(self, device: int, requested: int, total: int, free: int) -> None:
         self._shortages += 1
+        if self._has_phases:
+            _, batch, phase = self._annotations.phases[-1]
+            modules = self._annotations.modules
+            self._ran_out = Moment(batch, phase, modules[-1][1] if modules else '')
 
     def _about_to_step(self) -> None:
+        self._workers.read()
         if self._most_steps and self.steps >= self._most_steps:
             sys.exit(0)
 
@@ -166,13 +202,17 @@ class ProcessObserver(StepObserver):
         if os.getpid() != self._process:
             return
         with errors_logged('the peaks of a simulated process could not be written'):
+            self._workers.read()
             self._folder.mkdir(parents=True, exist_ok=True)
             error = out_of_memory_in(getattr(sys, 'last_value', None))
             ProcessPeaks(
                 devices=device_peaks(),
                 steps=self.steps,
                 host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                workers=self._workers.bytes,
+                worker_count=self._workers.count,
                 shortages=self._shortages,
+                ran_out=self._ran_out,
                 out_of_memory='' if error is None else ' '.join(str(error).split()),
                 snapshot=self._save() if self.is_alone else None,
             ).write(self._peaks)
@@ -198,14 +238,30 @@ def device_peaks() -> list[DevicePeak]:
     return found
 
 
+def call_when_optimizer_is_made(function: Callable[[torch.optim.Optimizer], None]) -> None:
+    """Call ``function`` with each optimizer that is made from now on. It can't be undone."""
+    make = torch.optim.Optimizer.__init__
+
+    @functools.wraps(make)
+    def make_and_tell(optimizer: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> None:
+        make(optimizer, *arguments, **keywords)
+        function(optimizer)
+
+    torch.optim.Optimizer.__init__ = make_and_tell  # type: ignore[assignment, method-assign]
+
+
 def _model_of(optimizer: torch.optim.Optimizer) -> Optional[torch.nn.Module]:
     """The outermost module that has all parameters of the optimizer."""
-    wanted = {id(parameter) for group in optimizer.param_groups for parameter in group['params']}
+    wanted = _parameters_of(optimizer)
     # isinstance would read attributes of objects that warn about it
     models = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
     having = [each for each in models if wanted <= _ids(each.parameters())]
     inner = {id(module) for each in having for module in each.modules() if module is not each}
     return next((each for each in having if id(each) not in inner), None)
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    return _ids(parameter for group in optimizer.param_groups for parameter in group['params'])
 
 
 def _ids(objects: Iterable[Any]) -> set[int]:

@@ -31,6 +31,15 @@ class DevicePeak:
 
 
 @dataclasses.dataclass(frozen=True)
+class Moment:
+    """Where in a training: ``module`` is the dotted name of the one that runs, ``''`` for none of the model's."""
+
+    batch: int
+    phase: str
+    module: str
+
+
+@dataclasses.dataclass(frozen=True)
 class ProcessPeaks:
     """What one process used.
 
@@ -38,7 +47,10 @@ class ProcessPeaks:
         devices: those that were used.
         steps: how often the first optimizer stepped.
         host: the most resident memory of the process, in bytes.
+        workers: the private memory of its DataLoader workers, in bytes.
+        worker_count: how many they are.
         shortages: how often device memory ran out.
+        ran_out: when it did so the last time; None if it did not, or the model is not known.
         out_of_memory: torch's message where nobody caught the error, else ``''``.
         snapshot: the memory snapshot, if one was recorded.
     """
@@ -46,7 +58,10 @@ class ProcessPeaks:
     devices: list[DevicePeak]
     steps: int
     host: int
+    workers: int
+    worker_count: int
     shortages: int
+    ran_out: Optional[Moment]
     out_of_memory: str
     snapshot: Optional[str]
 
@@ -66,7 +81,9 @@ def read_peaks(folder: Path) -> tuple[list[ProcessPeaks], int]:
     found = []
     for path in sorted(folder.glob(f'*{_PEAKS}')):
         values: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
-        found.append(ProcessPeaks(**{**values, 'devices': [DevicePeak(**each) for each in values['devices']]}))
+        values['devices'] = [DevicePeak(**each) for each in values['devices']]
+        values['ran_out'] = values['ran_out'] and Moment(**values['ran_out'])
+        found.append(ProcessPeaks(**values))
     begun = len(list(folder.glob(f'*{_BEGUN}')))
     return sorted(found, key=lambda peaks: -max((each.reserved for each in peaks.devices), default=0)), begun - len(
         found

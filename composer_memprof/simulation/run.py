@@ -39,7 +39,8 @@ class Simulation:
         device: the kind of GPU.
         ranks: how many processes the command stands among; None for a command that is no distributed one.
         rank: which of them it is.
-        ranks_per_node: and as many devices. Default: 8, or ``ranks`` if they are fewer.
+        ranks_per_node: Default: 8, or ``ranks`` if they are fewer.
+        devices: of the machine. Default: one for each rank of a node.
         steps: optimizer steps until the command is ended; 0 lets it go on.
         time_limit: seconds until it is ended; 0 for none.
         kept: which part of its elements a mask is taken to keep.
@@ -52,11 +53,29 @@ class Simulation:
     steps: int = 3
     time_limit: float = 0
     kept: float = 1.0
+    devices: Optional[int] = None
 
     @property
     def outside(self) -> Outside:
         """What lies outside of torch's allocator on each device."""
         return outside_of(self.device, self.ranks or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """What a command takes of a GPU with far more memory, in bytes; of the device that it takes most of.
+
+    Attributes:
+        steps: optimizer steps.
+        exit_code: the command's in this second run; other than 0 if it needs more than it came to.
+        timed_out: whether the time limit ended the second run.
+    """
+
+    allocated: int
+    reserved: int
+    steps: int
+    exit_code: int
+    timed_out: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +93,7 @@ class SimulationResult:
         timed_out: whether the time limit ended it.
         assumed: what the figures rest on, one sentence each.
         not_simulated: functions that were called and failed.
+        need: of a command that did not fit, if it was asked for.
     """
 
     gpu: str
@@ -88,6 +108,7 @@ class SimulationResult:
     timed_out: bool
     assumed: list[str]
     not_simulated: list[str]
+    need: Optional[Need] = None
 
     @property
     def fits(self) -> bool:
@@ -147,7 +168,7 @@ def _environment(what: Simulation) -> dict[str, str]:
     launched = {}
     if what.ranks is not None:
         launched = simulated_ranks.environment(what.ranks, what.rank, what.ranks_per_node)
-    devices = int(launched.get('LOCAL_WORLD_SIZE', '1'))
+    devices = what.devices or int(launched.get('LOCAL_WORLD_SIZE', '1'))
     quiet = {'WANDB_MODE': os.environ.get('WANDB_MODE', 'offline')}  # no zeros among real results
     environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
     return {**environment, **quiet, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
@@ -164,7 +185,7 @@ def _run(
     # a group of its own, so that nothing that it started stays behind
     process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     timed_out = False
-    with _signals_passed_on(process):
+    with _killed_with_this_process(process), _signals_passed_on(process):
         try:
             code = process.wait(time_limit or None)
         except subprocess.TimeoutExpired:
@@ -175,6 +196,27 @@ def _run(
     _send(process, signal.SIGKILL)
     code = process.wait()
     return (128 - code if code < 0 else code), timed_out
+
+
+@contextlib.contextmanager
+def _killed_with_this_process(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Within the block: if this process is killed, so is the command with all that it started.
+
+    A shell waits for a line. Where this process ends without writing one, the shell reads the end of the file.
+    ``PR_SET_PDEATHSIG`` would reach the command alone, and not its children.
+    """
+    watch = ['sh', '-c', 'read line || kill -s KILL -- "-$0"', str(process.pid)]
+    with subprocess.Popen(
+        watch,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as watcher:
+        try:
+            yield
+        finally:
+            watcher.communicate(b'\n')
 
 
 @contextlib.contextmanager
@@ -210,7 +252,10 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
     per_node = what.ranks_per_node or launch.ranks_per_node
     ranks = what.ranks or launch.ranks
     if ranks is not None:
-        simulated_ranks.environment(ranks, what.rank, per_node)  # refuses what does not go together
+        # refuses what does not go together
+        on_node = int(simulated_ranks.environment(ranks, what.rank, per_node)['LOCAL_WORLD_SIZE'])
+        if what.devices is not None and what.devices < on_node:
+            raise ValueError(f'--devices={what.devices} must be at least the ranks of a node, {on_node}')
     return launch.command, dataclasses.replace(what, ranks=ranks, ranks_per_node=per_node)
 
 

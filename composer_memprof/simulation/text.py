@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import Optional
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
-from composer_memprof.simulation.peaks import ProcessPeaks
-from composer_memprof.simulation.run import SimulationResult
+from composer_memprof.simulation.peaks import Moment, ProcessPeaks
+from composer_memprof.simulation.run import Need, SimulationResult
 
 
 def simulation_text(result: SimulationResult) -> RenderableType:
@@ -55,12 +56,39 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
             f'in {count_of(process.steps, "optimizer step")}'
         )
     if process.out_of_memory:
-        yield printable(process.out_of_memory.split('. ')[1]) + '. To see how much it needs, add --memory 1TB'
+        yield printable(process.out_of_memory.split('. ')[1]) + _when(process.ran_out)
+        yield _need(result.need, result.available)
     elif process.shortages:
         yield f'Memory ran out {_times(process.shortages)}; the command caught the error'
     elif result.exit_code and not result.timed_out:
         yield 'Values read back from the device are zeros; a script that checks them may fail for that'
-    yield f'{human_bytes(process.host)} of host memory in the process'
+    host = f'{human_bytes(process.host)} of host memory in the process'
+    if process.worker_count:
+        host += f', {human_bytes(process.workers)} in its {count_of(process.worker_count, "DataLoader worker")}'
+    yield host
+
+
+def _need(need: Optional[Need], available: int) -> str:
+    if need is None:
+        return (
+            'To see how much it needs, add --find-need: the command then runs a second time, on a GPU with more memory'
+        )
+    line = f'It needs {human_bytes(need.allocated)} allocated, {human_bytes(need.reserved)} reserved'
+    if need.reserved > available:
+        line += f'; {human_bytes(need.reserved - available)} more than this GPU has for it'
+    if need.timed_out:
+        line += '. That is up to the time limit, which ended the second run'
+    elif need.exit_code:
+        line += f'. That is up to where the second run failed with exit code {need.exit_code}'
+    return line
+
+
+def _when(moment: Optional[Moment]) -> str:
+    if moment is None:
+        return ''
+    return f' in {moment.phase} of batch {moment.batch}' + (
+        f', module {printable(moment.module)}' if moment.module else ''
+    )
 
 
 def _times(count: int) -> str:

@@ -6,6 +6,7 @@ Sizes are bytes. A value that the platform does not provide is left out, or None
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 from dataclasses import dataclass
@@ -115,6 +116,23 @@ def process_name(pid: int) -> str:
         return psutil.Process(pid).name()
     except (OSError, psutil.Error):
         return '?'
+
+
+def private_peak(pid: int) -> Optional[int]:
+    """The most memory that a process had for itself, without what it shares with others; None if it has ended.
+
+    The system keeps the peak of all resident memory only. The shared part is taken to have been what it is now.
+    """
+    try:
+        process = psutil.Process(pid)
+        most = process.memory_info().rss
+        if _HAS_PROC:
+            found = re.search(r'VmHWM:\s+(\d+) kB', Path(f'/proc/{pid}/status').read_text())
+            most = int(found[1]) * 1024 if found else most
+        full: Any = process.memory_full_info()
+        return full.uss + max(most - full.rss, 0)
+    except (OSError, psutil.Error):
+        return None
 
 
 def machine_memory() -> dict[str, int]:

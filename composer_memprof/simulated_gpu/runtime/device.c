@@ -86,7 +86,11 @@ static struct cudaDeviceProp *properties(void) {
   return &known;
 }
 
-int cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) { *p = *properties(); p->pciBusID = d + 1; OK; }
+int cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
+  *p = *properties();
+  p->pciBusID = number_on_machine(d) + 1;
+  OK;
+}
 int cudaGetDeviceProperties_v2(struct cudaDeviceProp *p, int d) { return cudaGetDeviceProperties(p, d); }
 
 int cudaDeviceGetAttribute(int *value, int attribute, int d) {
@@ -126,10 +130,13 @@ int cudaDeviceGetAttribute(int *value, int attribute, int d) {
   }
 }
 
-int cudaGetDeviceCount(int *count) { *count = figure("devices"); OK; }
+int cudaGetDeviceCount(int *count) {
+  *count = devices_seen();
+  return *count ? 0 : fail(cudaErrorNoDevice);
+}
 int cudaGetDevice(int *d) { *d = device; OK; }
 int cudaSetDevice(int d) {
-  if (d < 0 || d >= figure("devices") || d >= MOST_DEVICES) return fail(cudaErrorInvalidDevice);
+  if (d < 0 || d >= devices_seen()) return fail(cudaErrorInvalidDevice);
   device = d;
   OK;
 }
@@ -143,6 +150,7 @@ const char *cudaGetErrorString(int error) {
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInitializationError: return "initialization error";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorNotSupported: return "operation not supported on a simulated GPU";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
@@ -162,5 +170,8 @@ const char *cudaGetErrorName(int error) {
   }
 }
 int cudaDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; OK; }
-int cudaDeviceGetPCIBusId(char *id, int size, int d) { snprintf(id, size, "0000:%02x:00.0", d + 1); OK; }
+int cudaDeviceGetPCIBusId(char *id, int size, int d) {
+  snprintf(id, size, "0000:%02x:00.0", number_on_machine(d) + 1);
+  OK;
+}
 NOTHING(cudaDeviceEnablePeerAccess) NOTHING(cudaProfilerStart) NOTHING(cudaProfilerStop)

@@ -7,8 +7,12 @@ enum { NO_SUCH = 6, TOO_SMALL = 7 };
 typedef struct { unsigned pid; unsigned long long bytes; } Process;
 typedef struct { unsigned long long total, free, used; } Memory;
 
-/* A device's handle is its number and 1. */
+/* A device's handle is its number on the machine and 1: NVML knows nothing of CUDA_VISIBLE_DEVICES. */
 static int number(void *handle) { return (intptr_t)handle - 1; }
+static size_t bytes_taken(void *handle) {
+  int device = device_with_number(number(handle));
+  return device < 0 ? 0 : bytes_in_use(device);
+}
 static int handle_of(long long device, void **handle) {
   if (device < 0 || device >= figure("devices")) return NO_SUCH;
   *handle = (void *)(intptr_t)(device + 1);
@@ -32,7 +36,7 @@ int nvmlDeviceGetUUID(void *handle, char *id, unsigned size) {
 int nvmlDeviceGetName(void *handle, char *name, unsigned size) { text_figure("name", name, size); OK; }
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
   memory->total = figure("total_memory");
-  memory->free = bytes_for_use() - bytes_in_use(number(handle));
+  memory->free = bytes_for_use() - bytes_taken(handle);
   memory->used = memory->total - memory->free;
   OK;
 }
@@ -40,7 +44,7 @@ int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, Process 
   if (*count < 1) { *count = 1; return TOO_SMALL; }
   *count = 1;
   processes->pid = getpid();
-  processes->bytes = figure("outside") + bytes_in_use(number(handle));
+  processes->bytes = figure("outside") + bytes_taken(handle);
   OK;
 }
 int nvmlDeviceGetP2PStatus(void *a, void *b, int index, int *status) { *status = 0; OK; }

@@ -25,6 +25,9 @@ const char *cudaGetErrorString(int error);
 const char *cudaGetErrorName(int error);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
                                                            size_t shared, unsigned flags);
+int cudaMalloc(void **address, size_t bytes);
+int cudaFree(void *address);
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
 int cudaStreamIsCapturing(void *stream, int *status);
 
 /* -- functions of our own: hidden, since the library's names come before those of any other library -- */
@@ -35,6 +38,12 @@ int cudaStreamIsCapturing(void *stream, int *status);
 long long figure(const char *name);
 void text_figure(const char *name, char *value, size_t size);
 int current_device(void);
+
+/* visible_devices.c: how many devices the process sees, the machine's number of one of them, and the one that has the
+   number; -1 if there is none. */
+int devices_seen(void);
+int number_on_machine(int device);
+int device_with_number(int number);
 
 /* Sets the error that cudaGetLastError returns, and returns it. */
 int fail(int error);
