@@ -8,18 +8,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from composer_memprof.analysis.memory.diff import diff
-from composer_memprof.analysis.run import RunResult, list_artifacts, snapshot_to_show, snapshots_by_rank
+from composer_memprof.analysis.run import RunResult, list_artifacts, snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import SnapshotError
-from composer_memprof.artifacts.manifest import Entry, append_line
 from composer_memprof.report.text.run_table import next_command, run_table
 from tests.conftest import child_environment
-from tests.snapshots import FRAME, event, plain, saved, segment
+from tests.snapshots import FRAME, event, listed, plain, saved, segment
 
 HERE, THERE = [{**FRAME, 'name': 'here'}], [{**FRAME, 'name': 'there'}]
 BEFORE = plain(
@@ -28,17 +26,6 @@ BEFORE = plain(
 AFTER = plain(
     event('alloc', 512, 300, HERE, 1), event('alloc', 1024, 20, THERE, 2), phases=[[0, 1, 'forward']], device='cpu'
 )
-
-
-def listed(folder: str, name: str, content: Any, rank: int = 0, batch: int = 1, **more: Any) -> None:
-    """Write a snapshot into a run's folder, and its line in the manifest."""
-    home = Path(folder) / 'torch_traces'
-    home.mkdir(parents=True, exist_ok=True)
-    if content is not None:
-        saved(content, str(home / name))
-    line = {'kind': 'memory_snapshot', 'status': 'saved', 'epoch': 0, 'run_name': folder, **more}
-    entry = Entry(path=name, remote=None, bytes=1, sha256='', rank=rank, batch=batch, **line)
-    append_line(home / f'rank{rank}.manifest.jsonl', entry)
 
 
 def test_what_grew_is_told_by_category_and_place() -> None:
@@ -136,9 +123,6 @@ def test_events_that_were_left_out_are_named_with_their_file() -> None:
     assert found.notes == ["b: Events of an action that is not known here were ignored: 1 of 'new'."]
 
 
-# -- which of a run's snapshots is inspected ----------------------------------------------------------------------
-
-
 def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
@@ -146,23 +130,6 @@ def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
         text=True,
         env=child_environment(),
     )
-
-
-def test_of_a_run_the_rank_that_ran_out_of_memory_is_shown_and_why() -> None:
-    for rank in range(4):
-        listed('run', f'rank{rank}.9.pickle', BEFORE, rank=rank, batch=9)
-    assert snapshot_to_show(Path('run')).rank == 0
-    listed('run', 'rank1.8.exception.pickle', BEFORE, rank=1, batch=8)  # ended because rank 2 did
-    for rank, name, when in ((3, 'rank3.5.oom.pickle', 2000), (2, 'rank2.5.oom.pickle', 1000)):
-        listed('run', name, AFTER, rank=rank, batch=5)
-        os.utime(Path('run/torch_traces') / name, (when, when))
-    chosen = snapshot_to_show(Path('run'))
-    assert (chosen.path.name, chosen.rank, chosen.others) == ('rank2.5.oom.pickle', 2, 3), 'the first that did'
-    first, second, *_ = inspect('run').stdout.splitlines()
-    assert first.endswith('run/torch_traces/rank2.5.oom.pickle')
-    assert second == '(rank 2 ran out of memory; 3 other ranks with a snapshot)'
-    told = json.loads(inspect('run', '--json').stdout)['file']
-    assert (told['rank'], told['failure'], told['others']) == (2, 'ran out of memory', 3)
 
 
 def test_names_in_a_manifest_cannot_control_the_terminal() -> None:
