@@ -21,6 +21,8 @@ from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show, show_own_warnings_plainly
 
 if TYPE_CHECKING:
+    from composer_memprof.analysis.run import RankSnapshot
+    from composer_memprof.analysis.snapshot.model import Snapshot
     from composer_memprof.runner import Run
     from composer_memprof.simulated_gpu.devices import Device
 
@@ -184,6 +186,16 @@ def inspect(
         "or MemProfiler's memory_stats.yaml",
         metavar='SNAPSHOT',
     ),
+    rank: Optional[int] = typer.Option(
+        None, min=0, help='of a run: this rank. Default: the first that failed, else the first'
+    ),
+    begin_ms: Optional[float] = typer.Option(
+        None, '--from', help='look for the peak from here on, in ms after the first event', metavar='MS'
+    ),
+    end_ms: Optional[float] = typer.Option(None, '--to', help='and up to here', metavar='MS'),
+    html: Optional[Path] = typer.Option(
+        None, help='write the page of the snapshot, as a callback does, to this .html', metavar='FILE'
+    ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Show what filled the memory at its peak, or which function's calls raised it. Runs no code from the file.
@@ -191,7 +203,8 @@ def inspect(
     \b
     Examples:
       composer-memprof inspect runs/my-run
-      composer-memprof inspect rank0.20.pickle --json
+      composer-memprof inspect runs/my-run --rank 3 --html rank3.html
+      composer-memprof inspect rank0.20.pickle --from 100 --to 250 --json
       composer-memprof inspect rank_0_memory_stats.yaml
     """
     from composer_memprof.analysis.function_growth import is_function_stats
@@ -200,15 +213,29 @@ def inspect(
         _inspect_functions(snapshot, as_json)
         return
     from composer_memprof.analysis.memory.snapshot_report import report_on
+    from composer_memprof.analysis.memory.time_span import TimeSpan
     from composer_memprof.analysis.run import snapshot_to_show
     from composer_memprof.analysis.snapshot.loading import load_snapshot
     from composer_memprof.report.text.snapshot_tables import chosen_text, report_text
 
+    try:
+        span = None if begin_ms is None and end_ms is None else TimeSpan(begin_ms, end_ms)
+    except ValueError as error:
+        say(f'--from and --to: {error}')
+        raise typer.Exit(2) from None
+    if html is not None and html.suffix not in ('.html', '.htm'):
+        say(f'--html={str(html)!r} must end with .html')
+        raise typer.Exit(2)
     with _file_errors_in_one_line(snapshot):
-        chosen = snapshot_to_show(snapshot)
-        report = report_on(load_snapshot(chosen.path, limit_memory=True))
+        chosen = snapshot_to_show(snapshot, rank)
+        content = load_snapshot(chosen.path, limit_memory=True)
+        report = report_on(content, span)
+        if html is not None:
+            _write_page(content, chosen, html)
     if as_json:
-        file = {'path': str(chosen.path), 'rank': chosen.rank, 'failure': chosen.failure, 'others': chosen.others}
+        file: dict[str, Any] = {'path': str(chosen.path), 'rank': chosen.rank, 'failure': chosen.failure}
+        file |= {'others': chosen.others, 'ranks': chosen.ranks, 'failed': chosen.failed}
+        file['page'] = None if html is None else str(html)
         typer.echo(json.dumps({**dataclasses.asdict(report), 'file': file}))
         return
     if chosen.rank is not None:
@@ -217,6 +244,17 @@ def inspect(
         show(report_text(report))
     else:
         typer.echo(f'{printable(str(chosen.path))}: no allocation was recorded')
+    if html is not None:
+        typer.echo(f'\nOpen in a browser: {printable(str(html))}')
+
+
+def _write_page(content: Snapshot, chosen: RankSnapshot, html: Path) -> None:
+    from composer_memprof.report.html.snapshot.page import page_title, write_snapshot_page
+
+    entry = chosen.entry
+    title = chosen.path.name if entry is None else page_title(entry.run_name, entry.rank, entry.batch)
+    html.parent.mkdir(parents=True, exist_ok=True)
+    write_snapshot_page(content, html, printable(title))
 
 
 def _inspect_functions(path: Path, as_json: bool) -> None:
