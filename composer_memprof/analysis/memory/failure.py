@@ -112,7 +112,7 @@ def out_of_memory_events(
         return [*events, replace(event, **known)]
     if snapshot.devices:
         history = snapshot.devices[0]
-        batch, phase = batch_and_phase(history, snapshot.phases, len(history.action))
+        batch, phase = batch_and_phase(snapshot, history, len(history.action))
         recorded = replace(recorded, batch=batch, phase=phase)
     return [*events, recorded]
 
@@ -125,7 +125,7 @@ def _beside_torchs_allocator(
     if len(snapshot.devices) != 1:
         return event
     (history,), ((allocated, reserved),) = snapshot.devices, totals
-    batch, phase = batch_and_phase(history, snapshot.phases, len(history.action))
+    batch, phase = batch_and_phase(snapshot, history, len(history.action))
     return replace(
         event,
         device=history.device,
@@ -148,7 +148,7 @@ def _as_in_history(
     allocated: np.ndarray,
     reserved: Optional[np.ndarray],
 ) -> OutOfMemoryEvent:
-    batch, phase = batch_and_phase(history, snapshot.phases, event + 1)
+    batch, phase = batch_and_phase(snapshot, history, event + 1)
     stack = snapshot.stacks[int(history.stack[event])]
     own = own_frames(stack)
     within = within_library(stack, own)

@@ -54,7 +54,7 @@ def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution
     live = attribution.blocks.allocated_after(count)
     size = attribution.blocks.size[live]
     times = history.time_us
-    batch, phase = batch_and_phase(history, snapshot.phases, count)
+    batch, phase = batch_and_phase(snapshot, history, count)
     modules = attribution.by_module(live)
     return Peak(
         device=history.device,

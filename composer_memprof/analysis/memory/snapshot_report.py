@@ -197,7 +197,7 @@ def notes_of(snapshot: Snapshot) -> list[str]:
         )
     notes += ignored_events(snapshot)
     if snapshot.devices and not len(snapshot.phases):
-        notes.append('The recording has no phases of training, so categories come from stacks and lifetimes only.')
+        notes.append(_without_phases(snapshot))
     if snapshot.meta.device == 'cpu':
         notes.append('A CPU has no caching allocator, so there is no reserved memory.')
         notes.append(
@@ -214,6 +214,14 @@ def notes_of(snapshot: Snapshot) -> list[str]:
             if len(history.action) >= snapshot.max_entries
         ]
     return notes
+
+
+def _without_phases(snapshot: Snapshot) -> str:
+    more = '' if snapshot.annotations is None else " and torch's annotations"
+    return (
+        f'The recording has no phases of training: phases come from stacks{more}, categories from stacks and lifetimes '
+        'only.'
+    )
 
 
 def ignored_events(snapshot: Snapshot) -> list[str]:

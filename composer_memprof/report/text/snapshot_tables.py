@@ -191,13 +191,13 @@ def _rounding(device: DeviceReport) -> Iterator[RenderableType]:
 def _growth(device: DeviceReport) -> Iterator[RenderableType]:
     growth = device.growth
     if growth.steady is not None:
-        batches = f'in every batch from {growth.batches[0]} to {growth.batches[-1]}'
+        batches = f'in every {growth.unit} from {growth.batches[0]} to {growth.batches[-1]}'
         if growth.steady:
             yield Text(f'Steady: no place in the code grew {batches}')
         else:
             yield Text(f'Growing {batches}', style='bold')
         for place in growth.growing[:_GROWING]:
-            size = f'{human_bytes(place.per_batch)} per batch, {human_bytes(place.at_end[-1])} at the end'
+            size = f'{human_bytes(place.per_batch)} per {growth.unit}, {human_bytes(place.at_end[-1])} at the end'
             yield _indented(Text(size))
             yield _frames(place.frames, place.folded, place.within)
         yield from _rest('places', [place.at_end[-1] for place in growth.growing[_GROWING:]])

@@ -72,7 +72,7 @@ def failure_facts(snapshot: Snapshot, timelines: list[AllocationTimeline]) -> li
     if not snapshot.error or snapshot.oom is not None:
         return facts[::-1]
     history = next(iter(snapshot.devices), None)
-    where = [] if history is None else _place_text(*batch_and_phase(history, snapshot.phases, len(history.action)))
+    where = [] if history is None else _place_text(*batch_and_phase(snapshot, history, len(history.action)))
     return [FailureFacts(', '.join(['Training failed', *where]), '', snapshot.error, []), *facts[::-1]]
 
 
@@ -105,7 +105,7 @@ def _moment_text(timeline: AllocationTimeline, moment: int, snapshot: Snapshot, 
     text = f'after event {moment:,} of {timeline.events:,}'
     if timeline.time_us is not None:
         text += f', {_time_text(int(timeline.time_us[moment]))} from the first'
-    return ', '.join([text, *_place_text(*batch_and_phase(history, snapshot.phases, moment))])
+    return ', '.join([text, *_place_text(*batch_and_phase(snapshot, history, moment))])
 
 
 def _place_text(batch: int | None, phase: str) -> list[str]:
