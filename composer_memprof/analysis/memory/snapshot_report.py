@@ -7,7 +7,7 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.attribution import Attribution, attribute
+from composer_memprof.analysis.memory.attribution import Attribution, CategoryPeak, attribute
 from composer_memprof.analysis.memory.categories import categories
 from composer_memprof.analysis.memory.failure import (
     OutOfMemoryEvent,
@@ -61,6 +61,7 @@ class DeviceReport:
         rss_peak (int, optional): on a CPU, the most resident memory of the process at the start of a phase.
         memory (int, optional): of the device; None if it is not known.
         repeated (RepeatedCall, optional): the call whose checkpointing would free most of the peak.
+        category_peaks (list[CategoryPeak]): the most that each category had, in the report's span, largest first.
     """
 
     device: int
@@ -80,6 +81,7 @@ class DeviceReport:
     at_failures: list[Peak] = field(default_factory=list)
     memory: Optional[int] = None
     repeated: Optional[RepeatedCall] = None
+    category_peaks: list[CategoryPeak] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ def _device(
         at_failures=[
             peak_of(snapshot, history, attribution, moment) for moment in out_of_memory_moments(history).tolist()
         ],
+        category_peaks=attribution.category_peaks(within),
     )
 
 

@@ -283,25 +283,32 @@ def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
     of_rank = '' if device.rank is None else f' on rank {device.rank}'
     change = _signed(device.after - device.before)
     yield Text(f'Peak of device {device.device}{of_rank}: {change}', style='bold')
+    if device.device_after != device.device:
+        yield _indented(Text(f'compared with device {device.device_after}'))
     yield _indented(Text(f'{human_bytes(device.before)} before, {human_bytes(device.after)} after'))
     if device.reserved_before is not None and device.reserved_after is not None:
         before, after = human_bytes(device.reserved_before), human_bytes(device.reserved_after)
         yield _indented(Text(f'at most {before} reserved before, {after} after'))
     yield Text()
-    changed = [category for category in device.categories if category.bytes]
+    changed = [category for category in device.categories if category.bytes or category.most]
     places = [place for place in device.places if place.bytes]
     if not changed and not places:
+        yield Text('Every category and every place in the code holds as much as before.')
+        yield Text()
         return
-    yield _by_category(changed)
-    yield Text()
-    yield Text('By place in the code', style='bold')
+    if changed:
+        yield _by_category(changed)
+        yield Text()
+    if places:
+        yield Text('By place in the code, at the peak', style='bold')
     for place in places[:_PLACES]:
         blocks = f'{place.blocks_before} to {count_of(place.blocks_after, "block")}'
         line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_label(place.category)}, {blocks}')
         yield _indented(line)
-        yield _frames(place.frames, place.folded, place.within)
+        yield _frames(place.frames, place.folded, place.within, place.module)
     yield from _rest('places', [place.bytes for place in places[_PLACES:]])
-    yield Text()
+    if places:
+        yield Text()
 
 
 def _when(batch: Optional[int], phase: str) -> list[str]:
@@ -314,13 +321,14 @@ def _rest(what: str, sizes: Sequence[int]) -> Iterator[RenderableType]:
 
 
 def _by_category(changes: Sequence[CategoryChange]) -> Table:
-    title = Text('By category', style='bold')
+    """At the peak, and the most that each category had: a category may reach that at another time."""
+    title = Text('By category, at the peak; max: at any time', style='bold')
     table = Table(title=title, title_justify='left', box=None, header_style='dim', padding=(0, 2, 0, 0))
-    for name in ('change', 'before', 'after'):
+    for name in ('change', 'before', 'after', 'max change'):
         table.add_column(name, justify='right', no_wrap=True)
     table.add_column('category', no_wrap=True)
     for change in changes:
-        sizes = (human_bytes(change.before), human_bytes(change.after))
+        sizes = (human_bytes(change.before), human_bytes(change.after), _signed(change.most))
         table.add_row(_signed(change.bytes), *sizes, _label(change.category))
     return table
 
