@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+from composer_memprof.artifacts.compression import suffixes
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.manifest import PATTERN, Entry, find_manifests, read_manifest
 
 _SNAPSHOT = 'memory_snapshot'
+#: What a snapshot's name ends with, before the suffix of a compression.
+_SNAPSHOT_SUFFIXES = ('.pickle', '.pkl')
+#: The rank, and the batch if there is one, in the name of a snapshot; and its mark of memory that ran out.
+_IN_NAME = re.compile(r'rank[_-]?(\d{1,9})(?:\.(\d{1,15})\b)?')
+_OOM_IN_NAME = re.compile(r'(?<![a-z])oom(?![a-z])')
 #: Marks in the name of a snapshot that was taken for a failure, the worst last, and what happened to its rank.
 _FAILURES = (('', ''), ('.exception.', 'failed'), ('.oom.', 'ran out of memory'))
 
@@ -105,10 +112,10 @@ def snapshots_by_rank(path: Path) -> dict[Optional[int], Path]:
     """The memory snapshot of each rank of the run in folder ``path``, or the file ``path`` itself as that of rank None.
 
     A rank's first snapshot of memory that ran out comes first, then its first of another failure, then that of its latest
-    batch.
+    batch. Where no manifest lists a snapshot, as in a store or of another program, those that are there count.
 
     Raises:
-        SnapshotError: if no manifest lists a snapshot that exists, or one lists a file outside its folder.
+        SnapshotError: if there is none, or a manifest lists a file outside its folder.
         OSError: if a manifest can't be read.
     """
     if not path.is_dir():
@@ -199,10 +206,42 @@ class _Found:
     batch: int
     time: float
     file: Path
-    entry: Entry
+    entry: Optional[Entry]
 
 
 def _best_by_rank(path: Path) -> dict[int, _Found]:
+    best = _best_listed(path) or _best_not_listed(path)
+    if not best:
+        raise SnapshotError(f'there is no memory snapshot in {path}, neither in a manifest nor a *.pickle')
+    return best
+
+
+def is_snapshot_name(name: str) -> bool:
+    """True if a file of this name may be a memory snapshot, compressed or not.
+
+    >>> is_snapshot_name('rank0.4.memory_snapshot.pickle.gz')
+    True
+    """
+    for suffix in suffixes():
+        name = name.removesuffix(suffix)
+    return name.endswith(_SNAPSHOT_SUFFIXES)
+
+
+def _best_not_listed(path: Path) -> dict[int, _Found]:
+    """In a folder without a manifest's snapshots: by the ranks in the names of the files, else as those of rank 0."""
+    best: dict[int, _Found] = {}
+    for file in sorted(path.rglob('*')):
+        if not is_snapshot_name(file.name) or not file.is_file():
+            continue
+        found = _IN_NAME.search(file.name)
+        rank, batch = (int(number or 0) for number in found.groups()) if found else (0, 0)
+        level = 2 if _OOM_IN_NAME.search(file.name) else 1 if '.exception.' in file.name else 0
+        one = _Found(level, batch, file.stat().st_mtime, file, None)
+        best[rank] = max(best.get(rank, one), one, key=_tells)
+    return best
+
+
+def _best_listed(path: Path) -> dict[int, _Found]:
     best: dict[int, _Found] = {}
     for artifact in list_artifacts([path], recursive=True):
         entry = artifact.entry
@@ -216,8 +255,6 @@ def _best_by_rank(path: Path) -> dict[int, _Found]:
             level = next((level for level, (mark, _) in enumerate(_FAILURES) if level and mark in file.name), 0)
             found = _Found(level, entry.batch, file.stat().st_mtime, file, entry)
             best[entry.rank] = max(best.get(entry.rank, found), found, key=_tells)
-    if not best:
-        raise SnapshotError(f'no manifest in {path} lists a memory snapshot that exists')
     return best
 
 

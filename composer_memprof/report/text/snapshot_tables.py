@@ -55,9 +55,9 @@ def _failed(device: DeviceReport, report: SnapshotReport) -> bool:
     return report.oom is not None and device.device == report.oom.device
 
 
-def chosen_text(chosen: RankSnapshot) -> str:
-    """Which of a run's snapshots is shown, and why: the path, and where several ranks have one which ranks these are."""
-    lines = [printable(str(chosen.path))]
+def chosen_text(chosen: RankSnapshot) -> list[str]:
+    """Why this one of a run's snapshots is shown, and which ranks have one or failed too; no line for a lone one."""
+    lines = []
     if chosen.failure or chosen.others:
         why = f'rank {chosen.rank} {chosen.failure}' if chosen.failure else f'the newest of rank {chosen.rank}'
         ranks = f'; ranks with a snapshot: {rank_list(chosen.ranks)}' if chosen.others else ''
@@ -66,7 +66,7 @@ def chosen_text(chosen: RankSnapshot) -> str:
         others = [rank for rank, failure in chosen.failed.items() if failure == what and rank != chosen.rank]
         if others:
             lines.append(f'({what}{" too" if chosen.failure else ""}: rank {rank_list(others)})')
-    return '\n'.join(lines)
+    return lines
 
 
 def diff_text(found: Diff) -> RenderableType:
