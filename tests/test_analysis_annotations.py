@@ -64,6 +64,15 @@ def test_a_range_that_began_before_the_recording_or_has_not_ended_counts() -> No
         assert device.peak.phase == 'optimizer'
 
 
+def test_a_failure_at_the_end_is_in_what_had_not_ended() -> None:
+    content = plain(event('alloc', 512, 10, FORWARD, time=5), oom={'requested': 7})
+    (oom,) = report_on(read_snapshot(content)).ooms
+    assert oom.phase == '', 'after its last event more may have run'
+    content['external_annotations'] = [*annotated('forward', 1, 6), annotated(STEP, 7, 8)[0]]
+    (oom,) = report_on(read_snapshot(content)).ooms
+    assert oom.phase == 'optimizer'
+
+
 def test_our_own_phases_count_more_than_torchs() -> None:
     content = plain(event('alloc', 512, 10, time=5), phases=[[0, 7, 'forward']])
     content['external_annotations'] = annotated(STEP, 3, 9)

@@ -10,7 +10,7 @@ from typing import Optional
 import numpy as np
 
 from composer_memprof.analysis.memory.frames import own_frames, within_library
-from composer_memprof.analysis.memory.phases import batch_and_phase
+from composer_memprof.analysis.memory.phases import batch_and_phase, batch_and_phase_at_end
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, OutOfMemory, Snapshot
 
 #: Most failed allocations of a device, the last ones: a program may try again and again.
@@ -112,7 +112,7 @@ def out_of_memory_events(
         return [*events, replace(event, **known)]
     if snapshot.devices:
         history = snapshot.devices[0]
-        batch, phase = batch_and_phase(snapshot, history, len(history.action))
+        batch, phase = batch_and_phase_at_end(snapshot, history)
         recorded = replace(recorded, batch=batch, phase=phase)
     return [*events, recorded]
 
@@ -125,7 +125,7 @@ def _beside_torchs_allocator(
     if len(snapshot.devices) != 1:
         return event
     (history,), ((allocated, reserved),) = snapshot.devices, totals
-    batch, phase = batch_and_phase(snapshot, history, len(history.action))
+    batch, phase = batch_and_phase_at_end(snapshot, history)
     return replace(
         event,
         device=history.device,

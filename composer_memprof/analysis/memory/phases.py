@@ -47,6 +47,15 @@ def batch_and_phase(snapshot: Snapshot, history: DeviceHistory, count: int) -> t
     return (None, '') if row < 0 else (int(phases.batch[row]), phases.names[int(phases.name[row])])
 
 
+def batch_and_phase_at_end(snapshot: Snapshot, history: DeviceHistory) -> tuple[Optional[int], str]:
+    """The batch and phase in which the recording ended. The stack of the last event does not tell: more may have run."""
+    if len(snapshot.phases):
+        return batch_and_phase(snapshot, history, len(history.action))
+    if snapshot.annotations is None:
+        return None, ''
+    return None, _phase_by_annotation(snapshot.annotations, np.iinfo(np.int64).max)
+
+
 def _phase_by_torch(snapshot: Snapshot, history: DeviceHistory, event: int) -> str:
     if event >= len(history.action):
         return ''

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_events
-from composer_memprof.analysis.memory.phases import batch_and_phase
+from composer_memprof.analysis.memory.phases import batch_and_phase, batch_and_phase_at_end
 from composer_memprof.analysis.memory.timeline import AllocationTimeline
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 from composer_memprof.messages import human_bytes
@@ -72,7 +72,7 @@ def failure_facts(snapshot: Snapshot, timelines: list[AllocationTimeline]) -> li
     if not snapshot.error or snapshot.oom is not None:
         return facts[::-1]
     history = next(iter(snapshot.devices), None)
-    where = [] if history is None else _place_text(*batch_and_phase(snapshot, history, len(history.action)))
+    where = [] if history is None else _place_text(*batch_and_phase_at_end(snapshot, history))
     return [FailureFacts(', '.join(['Training failed', *where]), '', snapshot.error, []), *facts[::-1]]
 
 
