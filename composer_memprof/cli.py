@@ -205,8 +205,9 @@ def inspect(
     \b
     Examples:
       composer-memprof inspect runs/my-run
-      composer-memprof inspect s3://bucket/runs/my-run --rank 3 --html rank3.html
-      composer-memprof inspect rank0.20.pickle --from 100 --to 250 --json
+      composer-memprof inspect s3://bucket/my-run --rank 3
+      composer-memprof inspect rank0.20.pickle --html page.html
+      composer-memprof inspect rank0.20.pickle --from 5 --to 9
       composer-memprof inspect rank_0_memory_stats.yaml
     """
     from composer_memprof.analysis.function_growth import is_function_stats
