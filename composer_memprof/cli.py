@@ -206,7 +206,7 @@ def inspect(
     Examples:
       composer-memprof inspect runs/my-run
       composer-memprof inspect s3://bucket/my-run --rank 3
-      composer-memprof inspect rank0.20.pickle --html page.html
+      composer-memprof inspect rank0.20.pickle --html x.html
       composer-memprof inspect rank0.20.pickle --from 5 --to 9
       composer-memprof inspect rank_0_memory_stats.yaml
     """

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
+from tests.conftest import child_environment, simulated_gpu
 from tests.snapshots import FRAME, REAL, event, freed, plain, segment
 from tests.test_analysis_foreign import ADAM, BACKWARD_THREAD, FORWARD, at
 
@@ -114,3 +118,38 @@ def test_annotations_of_a_real_gpu_are_read() -> None:
     assert snapshot.annotations is not None and len(snapshot.annotations) == 2
     (device,) = report_on(snapshot).devices
     assert device.peak.phase == 'optimizer'
+
+
+STEPS = """
+import pickle, torch
+torch.cuda.memory._record_memory_history()
+layer = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.AdamW(layer.parameters())
+kept = []
+for number in range(4):
+    kept.append(torch.empty(1 << 20, dtype=torch.uint8, device='cuda'))
+    layer(torch.ones(8, 512, device='cuda')).sum().backward()
+    with torch.profiler.record_function('mine'):
+        if number == 3:
+            big = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')
+            try:
+                torch.empty(1 << 40, dtype=torch.uint8, device='cuda')
+            except torch.OutOfMemoryError:
+                pass
+            del big
+    optimizer.step()
+    optimizer.zero_grad()
+pickle.dump(torch.cuda.memory._snapshot(), open('x.pickle', 'wb'))
+"""
+
+
+def test_the_annotations_of_this_torch_are_read() -> None:
+    environment = {**child_environment(), **simulated_gpu()}
+    Path('steps.py').write_text(STEPS)
+    ran = subprocess.run([sys.executable, 'steps.py'], env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    report = report_on(load_snapshot(Path('x.pickle')))
+    (device,), (oom,) = report.devices, report.ooms
+    assert (device.peak.phase, oom.phase) == ('mine', 'mine')
+    assert (device.growth.unit, device.growth.batches, device.growth.steady) == ('optimizer step', [1, 2, 3, 4], False)
+    assert [place.per_batch for place in device.growth.growing] == [1 << 20]
