@@ -6,6 +6,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from composer_memprof.artifacts.manifest import Entry, append_line
+
 REAL = Path(__file__).parent.parent.parent / 'shared' / 'data' / 'snapshots'
 FRAME = {'filename': '/home/me/train.py', 'line': 7, 'name': 'step'}
 TORCH = {'filename': '/x/lib/python3.11/site-packages/torch/nn/functional.py', 'line': 1, 'name': 'linear'}
@@ -38,6 +40,17 @@ def plain(*events: dict[str, Any], segments: Any = (), **ours: Any) -> dict[str,
     """A snapshot; ``ours`` are the notes of this project's recorders."""
     content = {'device_traces': [list(events)], 'segments': list(segments)}
     return {**content, 'composer_memprof': ours} if ours else content
+
+
+def listed(folder: str, name: str, content: Any, rank: int = 0, batch: int = 1, **more: Any) -> None:
+    """Write a snapshot into a run's folder, and its line in the manifest."""
+    home = Path(folder) / 'torch_traces'
+    home.mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        saved(content, str(home / name))
+    line = {'kind': 'memory_snapshot', 'status': 'saved', 'epoch': 0, 'run_name': folder, **more}
+    entry = Entry(path=name, remote=None, bytes=1, sha256='', rank=rank, batch=batch, **line)
+    append_line(home / f'rank{rank}.manifest.jsonl', entry)
 
 
 def without_stacks() -> dict[str, Any]:

@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from composer_memprof.analysis.memory.diff import diff
-from composer_memprof.analysis.run import RunResult, list_artifacts, snapshot_to_show, snapshots_by_rank
+from composer_memprof.analysis.memory.same_places import same_files
+from composer_memprof.analysis.run import RunResult, list_artifacts, snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import SnapshotError
-from composer_memprof.artifacts.manifest import Entry, append_line
 from composer_memprof.report.text.run_table import next_command, run_table
 from tests.conftest import child_environment
-from tests.snapshots import FRAME, event, plain, saved, segment
+from tests.snapshots import FRAME, event, freed, listed, plain, saved, segment
 
 HERE, THERE = [{**FRAME, 'name': 'here'}], [{**FRAME, 'name': 'there'}]
 BEFORE = plain(
@@ -28,17 +28,6 @@ BEFORE = plain(
 AFTER = plain(
     event('alloc', 512, 300, HERE, 1), event('alloc', 1024, 20, THERE, 2), phases=[[0, 1, 'forward']], device='cpu'
 )
-
-
-def listed(folder: str, name: str, content: Any, rank: int = 0, batch: int = 1, **more: Any) -> None:
-    """Write a snapshot into a run's folder, and its line in the manifest."""
-    home = Path(folder) / 'torch_traces'
-    home.mkdir(parents=True, exist_ok=True)
-    if content is not None:
-        saved(content, str(home / name))
-    line = {'kind': 'memory_snapshot', 'status': 'saved', 'epoch': 0, 'run_name': folder, **more}
-    entry = Entry(path=name, remote=None, bytes=1, sha256='', rank=rank, batch=batch, **line)
-    append_line(home / f'rank{rank}.manifest.jsonl', entry)
 
 
 def test_what_grew_is_told_by_category_and_place() -> None:
@@ -99,6 +88,152 @@ def test_a_name_in_a_manifest_that_leaves_its_folder_is_refused(name: str) -> No
         snapshots_by_rank(Path('run'))
 
 
+# -- the same place in two recordings -------------------------------------------------------------------------------
+
+
+def line(number: int, name: str = 'step', file: str = '/home/me/app/train.py') -> dict[str, Any]:
+    return {'filename': file, 'line': number, 'name': name}
+
+
+def held(*blocks: tuple[list[dict[str, Any]], int], **ours: Any) -> dict[str, Any]:
+    """Blocks of some stacks and sizes, none of them freed."""
+    return plain(*(event('alloc', 512 * number, size, frames) for number, (frames, size) in enumerate(blocks)), **ours)
+
+
+def changes(before: Any, after: Any) -> dict[tuple[str, int], tuple[int, int]]:
+    """Bytes before and after by function and line of the innermost frame."""
+    (device,) = diff(saved(before, 'a'), saved(after, 'b')).devices
+    return {(place.frames[0].name, place.frames[0].line): (place.before, place.after) for place in device.places}
+
+
+def test_lines_that_moved_are_the_same_place() -> None:
+    before = held(([line(10), line(50, 'main')], 100), ([line(20, 'other')], 70))
+    after = held(([line(13), line(53, 'main')], 130), ([line(23, 'other')], 70))
+    assert changes(before, after) == {('step', 13): (100, 130), ('other', 23): (70, 70)}
+
+
+def test_a_checkout_elsewhere_is_the_same_code() -> None:
+    here = '/home/me/app/train.py', '/home/me/app/model/block.py', '/usr/lib/python3.11/site-packages/pkg/block.py'
+    there = '/ci/7/build/train.py', '/ci/7/build/model/block.py', '/venv/lib/python3.12/site-packages/pkg/block.py'
+    one, other = (
+        held(
+            *(
+                ([line(number, file=file), line(99, 'main', files[0])], 10 * number)
+                for number, file in enumerate(files, 1)
+            )
+        )
+        for files in (here, there)
+    )
+    found = changes(one, other)
+    assert found == {('step', 1): (10, 10), ('step', 2): (20, 20), ('main', 99): (30, 30)}, 'the last one in a package'
+
+
+def test_places_of_one_function_are_matched_in_the_order_of_their_lines() -> None:
+    before = held(([line(10)], 100), ([line(20)], 200))
+    after = held(([line(30)], 201), ([line(20)], 100))  # 20 was 10
+    assert changes(before, after) == {('step', 20): (100, 100), ('step', 30): (200, 201)}
+    more = held(([line(10)], 100), ([line(15)], 50), ([line(21)], 200))
+    assert changes(before, more) == {('step', 10): (100, 100), ('step', 15): (0, 50), ('step', 21): (200, 200)}
+    assert changes(more, before) == {('step', 10): (100, 100), ('step', 15): (50, 0), ('step', 20): (200, 200)}
+
+
+def test_another_function_or_caller_is_another_place() -> None:
+    before = held(([line(10), line(50, 'main')], 100))
+    assert changes(before, held(([line(10, 'renamed'), line(50, 'main')], 100))) == {
+        ('step', 10): (100, 0),
+        ('renamed', 10): (0, 100),
+    }
+    assert list(changes(before, held(([line(10), line(50, 'evaluate')], 100))).values()) == [(0, 100)]
+
+
+def test_files_are_the_same_by_the_longest_end_of_their_paths() -> None:
+    assert same_files(['/a/x/m.py', '/a/y/m.py'], ['/b/y/m.py', '/b/x/m.py']) == {
+        '/a/x/m.py': '/b/x/m.py',
+        '/a/y/m.py': '/b/y/m.py',
+    }
+    assert same_files(['/a/one/__init__.py'], ['/a/two/__init__.py']) == {}, 'its name alone says nothing'
+    assert same_files(['m.py'], ['/b/m.py']) == {'m.py': '/b/m.py'}
+
+
+def test_many_files_and_lines_take_little_time() -> None:
+    names = [f'/{side}/' * 50 + 'm.py' for side in range(20_000)]
+    assert len(same_files(names, [f'/x{name}' for name in names])) == 20_000
+    before, after = (held(*(([line(number)], number + 1) for number in range(count))) for count in (2_000, 2_500))
+    assert sum(after for _, after in changes(before, after).values()) == sum(range(2_501))
+
+
+# -- categories, devices, nothing -----------------------------------------------------------------------------------
+
+
+def test_a_category_is_compared_at_its_own_maximum_too() -> None:
+    def run(early: int) -> dict[str, Any]:
+        """The temporary of the first batch is gone at the peak."""
+        return plain(
+            event('alloc', 512, early, HERE, 1),
+            *freed(512, early, HERE, 2),
+            event('alloc', 1024, 1000, THERE, 11),
+            phases=[[0, 1, 'optimizer'], [10, 2, 'dataloader']],
+            device='cpu',
+        )
+
+    (device,) = diff(saved(run(100), 'a'), saved(run(900), 'b')).devices
+    assert [(each.category, each.bytes, each.most) for each in device.categories] == [
+        ('temporary', 0, 800),
+        ('input', 0, 0),
+    ]
+    shown = command('a', 'b').stdout
+    assert 'no change     0 B    0 B      +800 B  temporary' in shown, shown
+    assert 'By place' not in shown
+
+
+def on_device(number: int, size: int, **ours: Any) -> dict[str, Any]:
+    content = plain(**ours) if ours else plain()
+    return content | {'device_traces': [[]] * number + [[event('alloc', 512, size)]]}
+
+
+def test_of_different_ranks_each_ones_own_device_is_compared() -> None:
+    other = on_device(3, 150, rank=3)
+    other['device_traces'][0] = [event('alloc', 512, 7)]  # of a process that used the first device for a moment
+    found = diff(saved(on_device(0, 100, rank=0), 'a'), saved(other, 'b'))
+    assert [(each.device, each.device_after, each.before, each.after) for each in found.devices] == [(0, 3, 100, 150)]
+    assert found.notes == ['Device 0 is only in the second snapshot.']
+    assert 'compared with device 3' in command('a', 'b').stdout
+
+
+def test_a_rank_that_runs_on_another_device_later_is_compared() -> None:
+    for folder, number, size in (('run1', 0, 100), ('run2', 2, 130)):
+        listed(folder, 'rank1.4.pickle', on_device(number, size, rank=1), rank=1)
+    found = diff(Path('run1'), Path('run2'))
+    assert [(each.rank, each.device, each.device_after, each.after) for each in found.devices] == [(1, 0, 2, 130)]
+    assert found.notes == []
+
+
+def test_a_file_is_compared_with_its_rank_of_a_run() -> None:
+    for rank in (0, 1, 2):
+        listed('run', f'rank{rank}.4.pickle', held(([line(1)], 100 + rank), rank=rank), rank=rank)
+    for rank, after in ((2, 102), (7, 100)):
+        (device,) = diff(saved(held(([line(1)], 5), rank=rank), 'a'), Path('run')).devices
+        assert (device.before, device.after) == (5, after)
+
+
+def test_an_empty_comparison_is_said_in_a_sentence() -> None:
+    saved(plain(), 'a')
+    assert command('a', 'a').stdout == 'Nothing could be compared: no allocation was recorded in either.\n'
+    for rank in (0, 1):
+        listed('one', f'rank{rank}.4.pickle', BEFORE, rank=rank)
+        listed('other', f'rank{rank}.4.pickle', BEFORE, rank=rank + 4)
+    shown = ' '.join(command('one', 'other').stdout.split())
+    assert shown == (
+        'Nothing could be compared: one has a snapshot of rank 0, 1, other of rank 4, 5. Name two snapshots to compare '
+        'these.'
+    )
+    saved(BEFORE, 'b')
+    assert 'Every category and every place in the code holds as much as before.' in command('b', 'b').stdout
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
 def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'diff', *map(str, arguments)],
@@ -136,9 +271,6 @@ def test_events_that_were_left_out_are_named_with_their_file() -> None:
     assert found.notes == ["b: Events of an action that is not known here were ignored: 1 of 'new'."]
 
 
-# -- which of a run's snapshots is inspected ----------------------------------------------------------------------
-
-
 def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
@@ -146,23 +278,6 @@ def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
         text=True,
         env=child_environment(),
     )
-
-
-def test_of_a_run_the_rank_that_ran_out_of_memory_is_shown_and_why() -> None:
-    for rank in range(4):
-        listed('run', f'rank{rank}.9.pickle', BEFORE, rank=rank, batch=9)
-    assert snapshot_to_show(Path('run')).rank == 0
-    listed('run', 'rank1.8.exception.pickle', BEFORE, rank=1, batch=8)  # ended because rank 2 did
-    for rank, name, when in ((3, 'rank3.5.oom.pickle', 2000), (2, 'rank2.5.oom.pickle', 1000)):
-        listed('run', name, AFTER, rank=rank, batch=5)
-        os.utime(Path('run/torch_traces') / name, (when, when))
-    chosen = snapshot_to_show(Path('run'))
-    assert (chosen.path.name, chosen.rank, chosen.others) == ('rank2.5.oom.pickle', 2, 3), 'the first that did'
-    first, second, *_ = inspect('run').stdout.splitlines()
-    assert first.endswith('run/torch_traces/rank2.5.oom.pickle')
-    assert second == '(rank 2 ran out of memory; 3 other ranks with a snapshot)'
-    told = json.loads(inspect('run', '--json').stdout)['file']
-    assert (told['rank'], told['failure'], told['others']) == (2, 'ran out of memory', 3)
 
 
 def test_names_in_a_manifest_cannot_control_the_terminal() -> None:

@@ -34,7 +34,7 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.allocations.notes import Failure, OutOfMemory
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
-from composer_memprof.report.html.snapshot.page import write_snapshot_page
+from composer_memprof.report.html.snapshot.page import page_title, write_snapshot_page
 from composer_memprof.schedule import Schedule, window
 from composer_memprof.signals import uninterrupted
 
@@ -215,7 +215,7 @@ class MemorySnapshot(StagePhasedCallback):
         """Write the snapshot's files. ``failure``: why it was taken; a warning then names the files."""
         take = functools.cache(make)
         read = functools.cache(lambda: read_snapshot(take()))
-        title = f'{stamp.run_name}, rank {dist.get_global_rank()}, batch {stamp.timestamp.batch.value}'
+        title = page_title(stamp.run_name, dist.get_global_rank(), stamp.timestamp.batch.value)
         self.store.save(
             [
                 Part(self.kind, '.pickle', lambda path: write_pickle(take(), path), self.output.compress),

@@ -61,6 +61,15 @@ class CategoryShare:
 
 
 @dataclass(frozen=True)
+class CategoryPeak:
+    """The most bytes that a category had, and the number of events up to then."""
+
+    category: str
+    bytes: int
+    event: int
+
+
+@dataclass(frozen=True)
 class ModuleShare:
     """The blocks of one module; ``''`` if the module is not known."""
 
@@ -134,6 +143,20 @@ class Attribution:
             rules = [RuleShare(RULES[int(rule[here][one])], part) for one, part, _ in _sums(rule[here], size[here])]
             shares.append(CategoryShare(CATEGORIES[int(category[first])], total, count, rules))
         return shares
+
+    def category_peaks(self, within: slice) -> list[CategoryPeak]:
+        """The most that each category had after any number of events in ``within``, largest first."""
+        blocks = self.blocks
+        found = []
+        for code in np.unique(self.categories.category).tolist():
+            mine = self.categories.category == code
+            change = np.zeros(blocks.events + 2, dtype=np.int64)
+            np.add.at(change, blocks.start[mine] + 1, blocks.size[mine])
+            np.subtract.at(change, blocks.freed[mine] + 1, blocks.size[mine])
+            over_time = np.cumsum(change[:-1])[within]
+            event = int(over_time.argmax())
+            found.append(CategoryPeak(CATEGORIES[code], int(over_time[event]), (within.start or 0) + event))
+        return sorted(found, key=lambda peak: -peak.bytes)
 
     def by_module(self, chosen: np.ndarray) -> list[ModuleShare]:
         """The sums of the chosen blocks by module, largest first."""

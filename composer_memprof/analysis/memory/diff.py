@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from composer_memprof.analysis.memory.same_places import pair_places
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, ignored_events, report_on
-from composer_memprof.analysis.run import snapshots_by_rank
+from composer_memprof.analysis.run import rank_list, snapshots_by_rank
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Frame
 from composer_memprof.messages import printable
@@ -15,20 +17,27 @@ from composer_memprof.messages import printable
 
 @dataclass(frozen=True)
 class CategoryChange:
-    """Bytes of a category at both peaks."""
+    """Bytes of a category at both peaks, and the most that it had at any time in each recording."""
 
     category: str
     before: int
     after: int
+    most_before: int = 0
+    most_after: int = 0
 
     @property
     def bytes(self) -> int:
         return self.after - self.before
 
+    @property
+    def most(self) -> int:
+        """Change of the most that it had."""
+        return self.most_after - self.most_before
+
 
 @dataclass(frozen=True)
 class PlaceChange:
-    """Bytes and blocks of one category of a place in the code, at both peaks."""
+    """Bytes and blocks of one category of a place in the code, at both peaks. Its lines are those of the second."""
 
     category: str
     before: int
@@ -38,6 +47,7 @@ class PlaceChange:
     frames: list[Frame]
     folded: int
     within: Optional[Frame] = None
+    module: str = ''
 
     @property
     def bytes(self) -> int:
@@ -50,13 +60,14 @@ class DeviceDiff:
 
     Args:
         rank (int, optional): None if files were compared.
-        device (int): its index.
+        device (int): its index, in the first snapshot.
         before (int): allocated at the first peak.
         after (int): allocated at the second peak.
         reserved_before (int, optional): the most that was reserved; None if not known.
         reserved_after (int, optional): likewise.
         categories (list[CategoryChange]): largest change first; their changes add up to that of the peak.
         places (list[PlaceChange]): likewise.
+        device_after (int): its index in the second snapshot.
     """
 
     rank: Optional[int]
@@ -67,6 +78,7 @@ class DeviceDiff:
     reserved_after: Optional[int]
     categories: list[CategoryChange]
     places: list[PlaceChange]
+    device_after: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,8 @@ class Diff:
 def diff(before: Path, after: Path, limit_memory: bool = False) -> Diff:
     """Compare two snapshots, or of two runs each rank's snapshot of a failure, else its newest.
 
+    A snapshot is compared with that of its rank in a run, if the run has one, else with that of the run's first rank.
+
     Args:
         before (Path): a snapshot, or a run's folder.
         after (Path): another.
@@ -92,15 +106,13 @@ def diff(before: Path, after: Path, limit_memory: bool = False) -> Diff:
         OSError: if a file can't be read.
     """
     left, right = snapshots_by_rank(before), snapshots_by_rank(after)
-    notes = []
-    if None in left or None in right:
-        left, right = _first_rank(left), _first_rank(right)
-    for paths, others, where in ((left, right, before), (right, left, after)):
-        alone = [str(rank) for rank in paths if rank not in others]
-        if alone:
-            notes.append(f'Only {where} has rank {", ".join(alone)}.')
-    devices = []
-    for rank in [rank for rank in left if rank in right]:
+    if (None in left) != (None in right):
+        file = left.get(None) or right[None]
+        rank = load_snapshot(file, limit_memory).meta.rank
+        left, right = _of_rank(left, rank), _of_rank(right, rank)
+    both = [rank for rank in left if rank in right]
+    devices, notes = [], list(_alone(left, right, before, after))
+    for rank in both:
         reports = []
         for path in (left[rank], right[rank]):
             snapshot = load_snapshot(path, limit_memory)
@@ -109,41 +121,74 @@ def diff(before: Path, after: Path, limit_memory: bool = False) -> Diff:
         found, more = diff_of(reports[0], reports[1], rank=rank)
         devices += found
         notes += more
+    if both and not devices and not notes:
+        notes.append('Nothing could be compared: no allocation was recorded in either.')
     return Diff([str(path) for path in left.values()], [str(path) for path in right.values()], devices, notes)
 
 
-def _first_rank(paths: dict[int | None, Path]) -> dict[int | None, Path]:
-    """A single file is compared with the first rank of a run."""
-    return {None: next(iter(paths.values()))}
+def _of_rank(paths: dict[Optional[int], Path], rank: Optional[int]) -> dict[Optional[int], Path]:
+    """The snapshot of a rank, else of the first one, as a single file."""
+    return {None: paths.get(rank) or next(iter(paths.values()))}
+
+
+def _alone(
+    left: dict[Optional[int], Path], right: dict[Optional[int], Path], before: Path, after: Path
+) -> Iterator[str]:
+    """Sentences about the ranks that only one run has."""
+    mine, others = ([rank for rank in paths if rank is not None] for paths in (left, right))
+    if left.keys().isdisjoint(right):
+        yield (
+            f'Nothing could be compared: {before} has a snapshot of rank {rank_list(mine)}, {after} of rank '
+            f'{rank_list(others)}. Name two snapshots to compare these.'
+        )
+        return
+    for alone, where in ((set(mine) - set(others), before), (set(others) - set(mine), after)):
+        if alone:
+            yield f'Only {where} has rank {rank_list(alone)}.'
 
 
 def diff_of(
     before: SnapshotReport, after: SnapshotReport, rank: Optional[int] = None
 ) -> tuple[list[DeviceDiff], list[str]]:
-    """The changes of each device that both have, and a note for each device that only one has."""
+    """The changes of each device that both have, and a note for each device that only one has.
+
+    Snapshots of one rank are compared by the devices' numbers. A rank has one device: of snapshots of different ranks,
+    or of one rank on another device, those with the largest peaks are compared.
+    """
     left = {device.device: device for device in before.devices}
     right = {device.device: device for device in after.devices}
+    pairs = [(number, number) for number in sorted(left.keys() & right.keys())]
+    if left and right and (not pairs or before.meta.rank != after.meta.rank):
+        pairs = [(_largest(before), _largest(after))]
     notes = [
-        f'Device {number} is only in the {"first" if number in left else "second"} snapshot.'
-        for number in sorted(left.keys() ^ right.keys())
+        f'Device {number} is only in the {which} snapshot.'
+        for devices, side, which in ((left, 0, 'first'), (right, 1, 'second'))
+        for number in sorted(devices.keys() - {pair[side] for pair in pairs})
     ]
-    both = sorted(left.keys() & right.keys())
-    return [_device(rank, left[number], right[number]) for number in both], notes
+    return [_device(rank, left[one], right[other]) for one, other in pairs], notes
+
+
+def _largest(report: SnapshotReport) -> int:
+    return max(report.devices, key=lambda device: device.peak.bytes).device
 
 
 def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> DeviceDiff:
-    categories: dict[str, list[int]] = {}
-    places: dict[tuple[str, tuple[Frame, ...], Optional[Frame]], list[int]] = {}
-    folded: dict[tuple[Frame, ...], int] = {}
-    for side, peak in enumerate((before.peak, after.peak)):
-        for share in peak.categories:
-            categories.setdefault(share.category, [0, 0])[side] += share.bytes
-        for place in peak.holders:
-            frames = tuple(place.frames)
-            sums = places.setdefault((place.category, frames, place.within), [0, 0, 0, 0])
-            sums[side] += place.bytes
-            sums[side + 2] += place.blocks
-            folded[frames] = place.folded
+    places = [
+        PlaceChange(
+            category=shown.category,
+            before=0 if one is None else one.bytes,
+            after=0 if other is None else other.bytes,
+            blocks_before=0 if one is None else one.blocks,
+            blocks_after=0 if other is None else other.blocks,
+            frames=shown.frames,
+            folded=shown.folded,
+            within=shown.within,
+            module=shown.module,
+        )
+        for one, other in pair_places(before.peak.holders, after.peak.holders)
+        for shown in [other or one]
+        if shown is not None
+    ]
     return DeviceDiff(
         rank=rank,
         device=before.device,
@@ -151,15 +196,14 @@ def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> D
         after=after.peak.bytes,
         reserved_before=before.reserved_peak,
         reserved_after=after.reserved_peak,
-        categories=sorted(
-            (CategoryChange(name, *sums) for name, sums in categories.items()),
-            key=lambda change: -abs(change.bytes),
-        ),
-        places=sorted(
-            (
-                PlaceChange(name, sums[0], sums[1], sums[2], sums[3], list(frames), folded[frames], within)
-                for (name, frames, within), sums in places.items()
-            ),
-            key=lambda change: -abs(change.bytes),
-        ),
+        categories=sorted(_categories(before, after), key=lambda change: (-abs(change.bytes), -abs(change.most))),
+        places=sorted(places, key=lambda change: -abs(change.bytes)),
+        device_after=after.device,
     )
+
+
+def _categories(before: DeviceReport, after: DeviceReport) -> list[CategoryChange]:
+    at_peak = [{share.category: share.bytes for share in device.peak.categories} for device in (before, after)]
+    most = [{peak.category: peak.bytes for peak in device.category_peaks} for device in (before, after)]
+    names = dict.fromkeys(name for sizes in (*at_peak, *most) for name in sizes)
+    return [CategoryChange(name, *(sizes.get(name, 0) for sizes in (*at_peak, *most))) for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -9,13 +10,20 @@ from typing import Optional
 import numpy as np
 
 from composer_memprof.analysis.memory.frames import own_frames, within_library
-from composer_memprof.analysis.memory.phases import batch_and_phase
+from composer_memprof.analysis.memory.phases import batch_and_phase, batch_and_phase_at_end
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, OutOfMemory, Snapshot
 
 #: Most failed allocations of a device, the last ones: a program may try again and again.
 _MOST = 5
 #: What a recorder may have noted of one.
 _NUMBERS = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message')
+
+#: Errors of CUDA and its libraries, which allocate beside torch's allocator. Its history has no event of them.
+_BESIDE_TORCH = re.compile(
+    r'CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CU(BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED|'
+    r"Cuda failure \S* ?'?out of memory|HIP error: out of memory|hipErrorOutOfMemory",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,15 @@ def failure_moment(snapshot: Snapshot, history: DeviceHistory) -> Optional[int]:
     return len(history.action) if snapshot.error or snapshot.oom is not None else None
 
 
+def ended_out_of_memory(snapshot: Snapshot) -> bool:
+    """True if the snapshot was taken because memory ran out, in torch's allocator or beside it."""
+    return snapshot.oom is not None or _beside_torch(snapshot)
+
+
+def _beside_torch(snapshot: Snapshot) -> bool:
+    return snapshot.oom is None and _BESIDE_TORCH.search(snapshot.error) is not None
+
+
 def out_of_memory_moments(history: DeviceHistory) -> np.ndarray:
     """The number of events before each of the last allocations that failed, int64."""
     return np.flatnonzero(history.action == OOM)[-_MOST:]
@@ -69,6 +86,8 @@ def out_of_memory_events(
     snapshot: Snapshot, totals: Sequence[tuple[np.ndarray, Optional[np.ndarray]]]
 ) -> list[OutOfMemoryEvent]:
     """The allocations that failed, oldest first, the last five of a device. Training may have gone on after any of them.
+
+    The last one may be of CUDA or one of its libraries, if the error says so.
 
     Args:
         snapshot (Snapshot): the snapshot.
@@ -81,6 +100,8 @@ def out_of_memory_events(
         for event in out_of_memory_moments(history).tolist()
     ]
     events = [event for _, event in sorted(found, key=lambda pair: pair[0])]
+    if _beside_torch(snapshot):
+        return [*events, _beside_torchs_allocator(snapshot, totals)]
     if snapshot.oom is None:
         return events
     recorded = _as_recorded(snapshot.oom)
@@ -91,9 +112,28 @@ def out_of_memory_events(
         return [*events, replace(event, **known)]
     if snapshot.devices:
         history = snapshot.devices[0]
-        batch, phase = batch_and_phase(history, snapshot.phases, len(history.action))
+        batch, phase = batch_and_phase_at_end(snapshot, history)
         recorded = replace(recorded, batch=batch, phase=phase)
     return [*events, recorded]
+
+
+def _beside_torchs_allocator(
+    snapshot: Snapshot, totals: Sequence[tuple[np.ndarray, Optional[np.ndarray]]]
+) -> OutOfMemoryEvent:
+    message = f"outside of torch's allocator: {snapshot.error}"
+    event = OutOfMemoryEvent(None, None, None, None, None, None, message, None, None, '', [])
+    if len(snapshot.devices) != 1:
+        return event
+    (history,), ((allocated, reserved),) = snapshot.devices, totals
+    batch, phase = batch_and_phase_at_end(snapshot, history)
+    return replace(
+        event,
+        device=history.device,
+        allocated=int(allocated[-1]),
+        reserved=None if reserved is None else int(reserved[-1]),
+        batch=batch,
+        phase=phase,
+    )
 
 
 def _as_recorded(oom: OutOfMemory) -> OutOfMemoryEvent:
@@ -108,7 +148,7 @@ def _as_in_history(
     allocated: np.ndarray,
     reserved: Optional[np.ndarray],
 ) -> OutOfMemoryEvent:
-    batch, phase = batch_and_phase(history, snapshot.phases, event + 1)
+    batch, phase = batch_and_phase(snapshot, history, event + 1)
     stack = snapshot.stacks[int(history.stack[event])]
     own = own_frames(stack)
     within = within_library(stack, own)

@@ -9,7 +9,7 @@ import numpy as np
 
 from composer_memprof.analysis.memory.attribution import Attribution, PlaceShare
 from composer_memprof.analysis.memory.categories import CATEGORIES
-from composer_memprof.analysis.memory.phases import batch_ends, rows_at
+from composer_memprof.analysis.memory.phases import batch_ends, rows_at, step_ends
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Frame, Snapshot
 from composer_memprof.vocabulary import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAMETER, WORKSPACE
 
@@ -44,13 +44,15 @@ class Growth:
     """Bytes that were still allocated at the ends of batches and at the end of the recording.
 
     Args:
-        batches (list[int]): the last batches that ended within the recording; empty if it has no phases.
+        batches (list[int]): the last batches that ended within the recording; empty if none is known.
         at_end (list[int]): bytes allocated at the end of each.
         steady (bool, optional): True if no place grew in each of them; None for fewer than three batches.
         growing (list[GrowingPlace]): places that grew in each of them, the fastest first.
         held (list[PlaceShare]): blocks allocated within the recording and not freed, without parameters, buffers,
             gradients, optimizer state and workspaces. If batches are known, only those allocated before the last batch.
         held_bytes (int): their sum.
+        unit (str): what ``batches`` numbers: ``'batch'``; or ``'optimizer step'`` of the recording, from 1, as torch
+            annotated it, if the recording has no phases.
     """
 
     batches: list[int]
@@ -59,11 +61,15 @@ class Growth:
     growing: list[GrowingPlace]
     held: list[PlaceShare]
     held_bytes: int
+    unit: str = 'batch'
 
 
 def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Growth:
     """The growth of one device's memory."""
     ends = batch_ends(history, snapshot.phases)[-_COMPARED:]
+    unit = 'batch'
+    if not ends and not len(snapshot.phases):
+        ends, unit = step_ends(history, snapshot.annotations)[-_COMPARED:], 'optimizer step'
     blocks = attribution.blocks
     by_place = np.zeros((len(ends), len(attribution.places)), dtype=np.int64)
     for row, (_, count) in enumerate(ends):
@@ -87,6 +93,7 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
         growing=sorted(growing, key=lambda place: -place.per_batch),
         held=attribution.by_place(held),
         held_bytes=int(blocks.size[held].sum()),
+        unit=unit,
     )
 
 
@@ -98,4 +105,8 @@ def _held(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) 
     if rows is not None and len(rows):
         batch = np.where(rows >= 0, snapshot.phases.batch[np.maximum(rows, 0)], -1)
         held &= batch[np.maximum(blocks.start, 0)] < snapshot.phases.batch[-1]
+    elif not len(snapshot.phases):
+        ends = step_ends(history, snapshot.annotations)
+        if len(ends) > 1:
+            held &= blocks.start < ends[-2][1]
     return np.flatnonzero(held)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 from composer_memprof.analysis.memory.attribution import Attribution, CategoryShare, ModuleShare, PlaceShare
+from composer_memprof.analysis.memory.module_totals import ModuleTotal, module_totals
 from composer_memprof.analysis.memory.phases import batch_and_phase
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 
@@ -30,6 +31,7 @@ class Peak:
         categories (list[CategoryShare]): by category, largest first.
         modules (list[ModuleShare]): by module, largest first.
         holders (list[PlaceShare]): by place in the code, largest first.
+        module_totals (list[ModuleTotal]): by module with everything inside of it, largest first.
     """
 
     device: int
@@ -44,6 +46,7 @@ class Peak:
     categories: list[CategoryShare]
     modules: list[ModuleShare]
     holders: list[PlaceShare]
+    module_totals: list[ModuleTotal] = field(default_factory=list)
 
 
 def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution, count: int) -> Peak:
@@ -51,7 +54,8 @@ def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution
     live = attribution.blocks.allocated_after(count)
     size = attribution.blocks.size[live]
     times = history.time_us
-    batch, phase = batch_and_phase(history, snapshot.phases, count)
+    batch, phase = batch_and_phase(snapshot, history, count)
+    modules = attribution.by_module(live)
     return Peak(
         device=history.device,
         bytes=int(size.sum()),
@@ -63,6 +67,7 @@ def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution
         phase=phase,
         allocated_before=int(size[attribution.blocks.start[live] < 0].sum()),
         categories=attribution.by_category(live),
-        modules=attribution.by_module(live),
+        modules=modules,
         holders=attribution.by_place(live),
+        module_totals=module_totals(modules),
     )

@@ -7,10 +7,11 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.attribution import Attribution, attribute
+from composer_memprof.analysis.memory.attribution import Attribution, CategoryPeak, attribute
 from composer_memprof.analysis.memory.categories import categories
 from composer_memprof.analysis.memory.failure import (
     OutOfMemoryEvent,
+    ended_out_of_memory,
     failure_moment,
     out_of_memory_events,
     out_of_memory_moments,
@@ -27,6 +28,7 @@ from composer_memprof.analysis.memory.growth import Growth, growth
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.peak import Peak, peak_of
 from composer_memprof.analysis.memory.repeated_calls import RepeatedCall, repeated_call
+from composer_memprof.analysis.memory.time_span import TimeSpan, check_span, moments_within
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Meta, Snapshot
 from composer_memprof.recorders.allocations.notes import VERSION
 
@@ -42,11 +44,11 @@ class DeviceReport:
 
     Args:
         device (int): its index.
-        peak (Peak): the most that was allocated.
-        active_peak (int): the most that was active.
+        peak (Peak): the most that was allocated, in the report's span.
+        active_peak (int): the most that was active, in the report's span.
         allocated_at_start (int): allocated before the first event.
         allocated_at_end (int): allocated after the last event.
-        reserved_peak (int, optional): the most that was reserved.
+        reserved_peak (int, optional): the most that was reserved, in the report's span.
         reserved_at_end (int, optional): reserved after the last event.
         requested_at_end (int): sum of the blocks at the end, as requested.
         rounded_at_end (int): sum of the blocks at the end, as the allocator rounded them up.
@@ -59,6 +61,7 @@ class DeviceReport:
         rss_peak (int, optional): on a CPU, the most resident memory of the process at the start of a phase.
         memory (int, optional): of the device; None if it is not known.
         repeated (RepeatedCall, optional): the call whose checkpointing would free most of the peak.
+        category_peaks (list[CategoryPeak]): the most that each category had, in the report's span, largest first.
     """
 
     device: int
@@ -78,6 +81,7 @@ class DeviceReport:
     at_failures: list[Peak] = field(default_factory=list)
     memory: Optional[int] = None
     repeated: Optional[RepeatedCall] = None
+    category_peaks: list[CategoryPeak] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class SnapshotReport:
         notes (list[str]): what it can't show and why, one sentence each.
         ooms (list[OutOfMemoryEvent]): every allocation that failed, oldest first.
         settings (dict[str, str]): the allocator's, as torch noted them.
+        ended_out_of_memory (bool): True if the last of ``ooms`` is the failure that the snapshot was taken for.
+        span (TimeSpan, optional): the part of the recording in which the peak was looked for; None for all of it.
     """
 
     meta: Meta
@@ -101,21 +107,42 @@ class SnapshotReport:
     notes: list[str]
     ooms: list[OutOfMemoryEvent] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    ended_out_of_memory: bool = False
+    span: Optional[TimeSpan] = None
 
 
-def report_on(snapshot: Snapshot) -> SnapshotReport:
-    """Analyze a snapshot."""
+def report_on(snapshot: Snapshot, span: Optional[TimeSpan] = None) -> SnapshotReport:
+    """Analyze a snapshot.
+
+    Args:
+        snapshot (Snapshot): the snapshot.
+        span (TimeSpan, optional): look for the peak in this part of the recording. Default: in all of it.
+
+    Raises:
+        SnapshotError: if ``span`` is not within the recording, or the recording has no times.
+    """
+    if span is not None:
+        check_span(snapshot.devices, span)
     devices, totals = [], []
     for history in snapshot.devices:
         blocks = lifetimes(history)
         attribution = attribute(snapshot, blocks, categories(snapshot, history, blocks))
         allocated = blocks.allocated()
         reserved = reserved_over_time(history) if is_caching(snapshot, history) else None
-        devices.append(_device(snapshot, history, attribution, allocated, reserved))
+        devices.append(_device(snapshot, history, attribution, allocated, reserved, span))
         totals.append((allocated, reserved))
     ooms = out_of_memory_events(snapshot, totals)
-    last = ooms[-1] if ooms else None
-    return SnapshotReport(snapshot.meta, snapshot.error, last, devices, notes_of(snapshot), ooms, snapshot.settings)
+    return SnapshotReport(
+        meta=snapshot.meta,
+        error=snapshot.error,
+        oom=ooms[-1] if ooms else None,
+        devices=devices,
+        notes=notes_of(snapshot),
+        ooms=ooms,
+        settings=snapshot.settings,
+        ended_out_of_memory=ended_out_of_memory(snapshot),
+        span=span,
+    )
 
 
 def _device(
@@ -124,17 +151,19 @@ def _device(
     attribution: Attribution,
     allocated: np.ndarray,
     reserved: Optional[np.ndarray],
+    span: Optional[TimeSpan],
 ) -> DeviceReport:
-    count = int(allocated.argmax())  # the first of equal ones
+    within = slice(None) if span is None else moments_within(history, span)
+    count = (within.start or 0) + int(allocated[within].argmax())  # the first of equal ones
     blocks = attribution.blocks
     active = blocks.active()
     return DeviceReport(
         device=history.device,
         peak=peak_of(snapshot, history, attribution, count),
-        active_peak=int(active.max()),
+        active_peak=int(active[within].max()),
         allocated_at_start=int(allocated[0]),
         allocated_at_end=int(allocated[-1]),
-        reserved_peak=None if reserved is None else int(reserved.max()),
+        reserved_peak=None if reserved is None else int(reserved[within].max()),
         reserved_at_end=None if reserved is None else int(reserved[-1]),
         requested_at_end=int(history.blocks.requested.sum()),
         rounded_at_end=int(history.blocks.size.sum()),
@@ -148,6 +177,7 @@ def _device(
         at_failures=[
             peak_of(snapshot, history, attribution, moment) for moment in out_of_memory_moments(history).tolist()
         ],
+        category_peaks=attribution.category_peaks(within),
     )
 
 
@@ -170,7 +200,7 @@ def notes_of(snapshot: Snapshot) -> list[str]:
         )
     notes += ignored_events(snapshot)
     if snapshot.devices and not len(snapshot.phases):
-        notes.append('The recording has no phases of training, so categories come from stacks and lifetimes only.')
+        notes.append(_without_phases(snapshot))
     if snapshot.meta.device == 'cpu':
         notes.append('A CPU has no caching allocator, so there is no reserved memory.')
         notes.append(
@@ -187,6 +217,14 @@ def notes_of(snapshot: Snapshot) -> list[str]:
             if len(history.action) >= snapshot.max_entries
         ]
     return notes
+
+
+def _without_phases(snapshot: Snapshot) -> str:
+    more = '' if snapshot.annotations is None else " and torch's annotations"
+    return (
+        f'The recording has no phases of training: phases come from stacks{more}, categories from stacks and lifetimes '
+        'only.'
+    )
 
 
 def ignored_events(snapshot: Snapshot) -> list[str]:

@@ -14,6 +14,14 @@ from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, Devi
 NOT_KNOWN = -1
 
 
+def backward_has_no_stacks(history: DeviceHistory) -> bool:
+    """True for a GPU's history with Python stacks only."""
+    allocations = history.stack[history.action == ALLOC]
+    segments = history.segments
+    is_caching = np.any(history.action > FREE_COMPLETED) or segments.active.sum() < segments.total_size.sum()
+    return bool(is_caching and np.any(allocations > 0) and np.any(allocations == 0))
+
+
 class StackTimes:
     """The kinds of the stacks that allocated and freed each block, and of those between.
 
@@ -29,11 +37,7 @@ class StackTimes:
 
     @cached_property
     def backward_has_no_stacks(self) -> bool:
-        """True for a GPU's history with Python stacks only."""
-        action, segments = self._history.action, self._history.segments
-        allocations = self._history.stack[action == ALLOC]
-        is_caching = np.any(action > FREE_COMPLETED) or segments.active.sum() < segments.total_size.sum()
-        return bool(is_caching and np.any(allocations > 0) and np.any(allocations == 0))
+        return backward_has_no_stacks(self._history)
 
     @cached_property
     def allocated_by(self) -> np.ndarray:

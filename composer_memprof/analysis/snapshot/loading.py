@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from composer_memprof.analysis.snapshot.annotations import read_annotations
 from composer_memprof.analysis.snapshot.model import ACTIONS, OOM, Blocks, DeviceHistory, Segments, Snapshot
 from composer_memprof.analysis.snapshot.notes import read_notes
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, load_plain, no_collection
@@ -74,6 +75,7 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         raise SnapshotError(f'it has {len(traces)} devices')
     stacks, modules = StackIndex(), Names('module')
     notes = read_notes(snapshot, modules)
+    annotations = read_annotations(snapshot)
     ignored: Counter[str] = Counter()
     segments_of: dict[int, list[dict[str, Any]]] = {}
     for segment in mappings(segments, 'segment'):
@@ -105,6 +107,7 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         max_entries=notes.max_entries,
         memory=notes.memory,
         settings=_settings(snapshot.get('allocator_settings')),
+        annotations=annotations if len(annotations) else None,
     )
 
 

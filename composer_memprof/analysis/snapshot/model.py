@@ -21,6 +21,7 @@ __all__ = [
     'SEGMENT_MAP',
     'SEGMENT_UNMAP',
     'SNAPSHOT',
+    'Annotations',
     'Blocks',
     'DeviceHistory',
     'Frame',
@@ -168,6 +169,26 @@ class Phases:
 
 
 @dataclass(frozen=True)
+class Annotations:
+    """Ranges of the program that torch noted, in order of their start, one row each.
+
+    Args:
+        begin_us (ndarray): int64, when it began; 0 if that was before the recording.
+        end_us (ndarray): int64, when it ended; the largest int64 if it had not.
+        name (ndarray): int64, index into ``names``.
+        names (list[str]): such as ``'Optimizer.step#AdamW.step'``, or those of the user's own ``record_function``.
+    """
+
+    begin_us: np.ndarray
+    end_us: np.ndarray
+    name: np.ndarray
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.begin_us)
+
+
+@dataclass(frozen=True)
 class Tensors:
     """Tensors whose addresses the recorder noted, one row for each time that it saw one.
 
@@ -230,6 +251,7 @@ class Snapshot:
         max_entries (int, optional): the most events of a device that the recorder kept.
         memory (list[int]): bytes of memory that each device has, by its index; empty if it is not known.
         settings (dict[str, str]): the allocator's settings, as torch noted them; empty without a caching allocator.
+        annotations (Annotations, optional): None if the snapshot has none.
     """
 
     devices: list[DeviceHistory]
@@ -247,3 +269,4 @@ class Snapshot:
     max_entries: Optional[int] = None
     memory: list[int] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    annotations: Optional[Annotations] = None

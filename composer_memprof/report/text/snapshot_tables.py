@@ -15,9 +15,11 @@ from rich.text import Text
 from composer_memprof.analysis.memory.attribution import PlaceShare
 from composer_memprof.analysis.memory.diff import CategoryChange, DeviceDiff, Diff
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
+from composer_memprof.analysis.memory.module_totals import outside_of
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
-from composer_memprof.analysis.run import RankSnapshot
+from composer_memprof.analysis.memory.time_span import TimeSpan
+from composer_memprof.analysis.run import RankSnapshot, rank_list
 from composer_memprof.analysis.snapshot.model import Frame
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.places import library_frame_text
@@ -27,6 +29,8 @@ from composer_memprof.vocabulary import CATEGORY_LABELS
 _PLACES, _MODULES, _GROWING = 12, 8, 3
 #: Most categories of what was allocated when memory ran out.
 _LARGEST = 5
+#: Most places of what was allocated when an allocation failed before the last one that did.
+_HELD_THEN = 3
 #: Shares that are not shown if smaller: idle memory of the reserved; rounding, blocks not freed and a place of the peak.
 _IDLE, _ROUNDING, _HELD, _SMALL = 0.05, 0.02, 0.01, 0.005
 #: Most frames of a stack, and the indentation of lines below a size.
@@ -36,26 +40,33 @@ _FRAMES, _UNDER = 4, 20
 def report_text(report: SnapshotReport) -> RenderableType:
     """The output of ``inspect``."""
     parts: list[RenderableType] = []
-    if report.ooms:
-        for number, oom in enumerate(report.ooms, start=1):
-            count = f' ({number} of {len(report.ooms)})' if len(report.ooms) > 1 else ''
-            parts += [_oom(oom, count, report.devices), Text()]
-    elif report.error:
+    for number, oom in enumerate(report.ooms, start=1):
+        count = f' ({number} of {len(report.ooms)})' if len(report.ooms) > 1 else ''
+        parts += [_oom(oom, count, report.devices, number == len(report.ooms)), Text()]
+    if report.error and not report.ended_out_of_memory:
         parts += [Text(f'The training ended with {report.error}', style='bold'), Text()]
-    for device in sorted(report.devices, key=lambda device: -device.peak.bytes):
-        parts += _device(device)
+    for device in sorted(report.devices, key=lambda device: (not _failed(device, report), -device.peak.bytes)):
+        parts += _device(device, report.span)
     parts += [Text(note, style='dim') for note in report.notes]
     return Group(*parts)
 
 
-def chosen_text(chosen: RankSnapshot) -> str:
-    """Which of a run's snapshots is shown, and why: the path, and a line if other ranks have one too."""
-    lines = [printable(str(chosen.path))]
+def _failed(device: DeviceReport, report: SnapshotReport) -> bool:
+    return report.oom is not None and device.device == report.oom.device
+
+
+def chosen_text(chosen: RankSnapshot) -> list[str]:
+    """Why this one of a run's snapshots is shown, and which ranks have one or failed too; no line for a lone one."""
+    lines = []
     if chosen.failure or chosen.others:
         why = f'rank {chosen.rank} {chosen.failure}' if chosen.failure else f'the newest of rank {chosen.rank}'
-        others = f'; {count_of(chosen.others, "other rank")} with a snapshot' if chosen.others else ''
-        lines.append(f'({why}{others})')
-    return '\n'.join(lines)
+        ranks = f'; ranks with a snapshot: {rank_list(chosen.ranks)}' if chosen.others else ''
+        lines.append(f'({why}{ranks})')
+    for what in dict.fromkeys(chosen.failed.values()):
+        others = [rank for rank, failure in chosen.failed.items() if failure == what and rank != chosen.rank]
+        if others:
+            lines.append(f'({what}{" too" if chosen.failure else ""}: rank {rank_list(others)})')
+    return lines
 
 
 def diff_text(found: Diff) -> RenderableType:
@@ -67,23 +78,32 @@ def diff_text(found: Diff) -> RenderableType:
     return Group(*parts)
 
 
-def _device(device: DeviceReport) -> Iterator[RenderableType]:
+def _device(device: DeviceReport, span: Optional[TimeSpan]) -> Iterator[RenderableType]:
     peak, failed = device.peak, device.at_failure
-    if failed is not None and failed.event != peak.event:
+    if failed is not None and failed.event != peak.event and span is None:
         yield from _peak(f'At the failure on device {device.device}: {human_bytes(failed.bytes)} allocated', failed, [])
     reserved = [] if device.reserved_peak is None else [f'at most {human_bytes(device.reserved_peak)} reserved']
-    resident = '' if device.rss_peak is None else f', {human_bytes(device.rss_peak)} resident in the process (RSS)'
-    yield from _peak(f'Peak of device {device.device}: {human_bytes(peak.bytes)} allocated{resident}', peak, reserved)
-    if any(share.module for share in peak.modules):
-        yield Text('By module', style='bold')
-        for module in peak.modules[:_MODULES]:
-            yield _indented(_sized(module.bytes, peak.bytes, module.module or 'none or unknown'))
-        yield from _rest('modules', [module.bytes for module in peak.modules[_MODULES:]])
-        yield Text()
+    resident = (
+        ''
+        if device.rss_peak is None or span is not None
+        else f', {human_bytes(device.rss_peak)} resident in the process (RSS)'
+    )
+    where = f'device {device.device}{_span_text(span)}'
+    yield from _peak(f'Peak of {where}: {human_bytes(peak.bytes)} allocated{resident}', peak, reserved)
+    yield from _modules(peak)
     yield from _idle(device)
+    if span is not None:  # the rest is about the whole recording
+        return
     yield from _pools(device)
     yield from _rounding(device)
     yield from _growth(device)
+
+
+def _span_text(span: Optional[TimeSpan]) -> str:
+    if span is None:
+        return ''
+    begin = '' if span.begin_ms is None else f' from {span.begin_ms:g} ms'
+    return begin if span.end_ms is None else f'{begin} to {span.end_ms:g} ms'
 
 
 def _peak(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableType]:
@@ -108,6 +128,21 @@ def _peak(title: str, peak: Peak, more: Sequence[str]) -> Iterator[RenderableTyp
 
     yield Text('By place in the code', style='bold')
     yield from _places(peak.holders, peak.bytes)
+    yield Text()
+
+
+def _modules(peak: Peak) -> Iterator[RenderableType]:
+    if not peak.module_totals:
+        return
+    yield Text('By module, with everything inside of it', style='bold')
+    shown = peak.module_totals[:_MODULES]
+    for module in shown:
+        own = f' ({human_bytes(module.own)} own)' if 0 < module.own < module.bytes else ''
+        yield _indented(_sized(module.bytes, peak.bytes, f'{module.module}{own}'))
+    yield from _rest('modules', [module.own for module in outside_of(shown, peak.module_totals)])
+    for share in peak.modules:
+        if not share.module:
+            yield _indented(_sized(share.bytes, peak.bytes, 'none or unknown'))
     yield Text()
 
 
@@ -156,13 +191,13 @@ def _rounding(device: DeviceReport) -> Iterator[RenderableType]:
 def _growth(device: DeviceReport) -> Iterator[RenderableType]:
     growth = device.growth
     if growth.steady is not None:
-        batches = f'in every batch from {growth.batches[0]} to {growth.batches[-1]}'
+        batches = f'in every {growth.unit} from {growth.batches[0]} to {growth.batches[-1]}'
         if growth.steady:
             yield Text(f'Steady: no place in the code grew {batches}')
         else:
             yield Text(f'Growing {batches}', style='bold')
         for place in growth.growing[:_GROWING]:
-            size = f'{human_bytes(place.per_batch)} per batch, {human_bytes(place.at_end[-1])} at the end'
+            size = f'{human_bytes(place.per_batch)} per {growth.unit}, {human_bytes(place.at_end[-1])} at the end'
             yield _indented(Text(size))
             yield _frames(place.frames, place.folded, place.within)
         yield from _rest('places', [place.at_end[-1] for place in growth.growing[_GROWING:]])
@@ -173,7 +208,7 @@ def _growth(device: DeviceReport) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _oom(oom: OutOfMemoryEvent, count: str, devices: Sequence[DeviceReport]) -> RenderableType:
+def _oom(oom: OutOfMemoryEvent, count: str, devices: Sequence[DeviceReport], is_last: bool) -> RenderableType:
     device = '' if oom.device is None else f' on device {oom.device}'
     asked = '' if oom.requested is None else f': {human_bytes(oom.requested)} requested'
     parts: list[RenderableType] = [Text(f'Out of memory{count}{device}{asked}', style='bold red')]
@@ -184,19 +219,13 @@ def _oom(oom: OutOfMemoryEvent, count: str, devices: Sequence[DeviceReport]) -> 
     ]
     if oom.total is not None:
         sizes.append(f'{human_bytes(oom.total)} in total')
-    held = next(
-        (
-            peak
-            for device in devices
-            for peak in device.at_failures
-            if device.device == oom.device and peak.event == oom.events
-        ),
-        None,
-    )
+    held = _held_at(oom, devices)
     when = _when(oom.batch, oom.phase)
     largest: list[str] = []
     if held is not None:
         when.append(f'after event {held.event} of {held.events}')
+        if held.time_us is not None:
+            when.append(f'{held.time_us / 1000:.1f} ms after the first')
         largest = [f'{human_bytes(share.bytes)} {_label(share.category)}' for share in held.categories[:_LARGEST]]
     for line in (when, sizes, largest):
         if line:
@@ -205,7 +234,22 @@ def _oom(oom: OutOfMemoryEvent, count: str, devices: Sequence[DeviceReport]) -> 
         parts.append(_indented(Text(oom.message, overflow='fold')))
     if oom.asked:
         parts.append(_frames(oom.asked, 0))
+    if held is not None and not is_last:  # of the last one a section of its own tells all of it
+        parts += [_indented(Text('What held most then:')), *_places(held.holders, held.bytes, _HELD_THEN)]
     return Group(*parts)
+
+
+def _held_at(oom: OutOfMemoryEvent, devices: Sequence[DeviceReport]) -> Optional[Peak]:
+    """What was allocated when the allocation failed, if its event is known."""
+    return next(
+        (
+            peak
+            for device in devices
+            for peak in device.at_failures
+            if device.device == oom.device and peak.event == oom.events
+        ),
+        None,
+    )
 
 
 def _places(places: Sequence[PlaceShare], whole: int, most: int = _PLACES) -> Iterator[RenderableType]:
@@ -239,25 +283,32 @@ def _device_diff(device: DeviceDiff) -> Iterator[RenderableType]:
     of_rank = '' if device.rank is None else f' on rank {device.rank}'
     change = _signed(device.after - device.before)
     yield Text(f'Peak of device {device.device}{of_rank}: {change}', style='bold')
+    if device.device_after != device.device:
+        yield _indented(Text(f'compared with device {device.device_after}'))
     yield _indented(Text(f'{human_bytes(device.before)} before, {human_bytes(device.after)} after'))
     if device.reserved_before is not None and device.reserved_after is not None:
         before, after = human_bytes(device.reserved_before), human_bytes(device.reserved_after)
         yield _indented(Text(f'at most {before} reserved before, {after} after'))
     yield Text()
-    changed = [category for category in device.categories if category.bytes]
+    changed = [category for category in device.categories if category.bytes or category.most]
     places = [place for place in device.places if place.bytes]
     if not changed and not places:
+        yield Text('Every category and every place in the code holds as much as before.')
+        yield Text()
         return
-    yield _by_category(changed)
-    yield Text()
-    yield Text('By place in the code', style='bold')
+    if changed:
+        yield _by_category(changed)
+        yield Text()
+    if places:
+        yield Text('By place in the code, at the peak', style='bold')
     for place in places[:_PLACES]:
         blocks = f'{place.blocks_before} to {count_of(place.blocks_after, "block")}'
         line = Text.assemble((_signed(place.bytes), 'bold'), f'  {_label(place.category)}, {blocks}')
         yield _indented(line)
-        yield _frames(place.frames, place.folded, place.within)
+        yield _frames(place.frames, place.folded, place.within, place.module)
     yield from _rest('places', [place.bytes for place in places[_PLACES:]])
-    yield Text()
+    if places:
+        yield Text()
 
 
 def _when(batch: Optional[int], phase: str) -> list[str]:
@@ -270,13 +321,14 @@ def _rest(what: str, sizes: Sequence[int]) -> Iterator[RenderableType]:
 
 
 def _by_category(changes: Sequence[CategoryChange]) -> Table:
-    title = Text('By category', style='bold')
+    """At the peak, and the most that each category had: a category may reach that at another time."""
+    title = Text('By category, at the peak; max: at any time', style='bold')
     table = Table(title=title, title_justify='left', box=None, header_style='dim', padding=(0, 2, 0, 0))
-    for name in ('change', 'before', 'after'):
+    for name in ('change', 'before', 'after', 'max change'):
         table.add_column(name, justify='right', no_wrap=True)
     table.add_column('category', no_wrap=True)
     for change in changes:
-        sizes = (human_bytes(change.before), human_bytes(change.after))
+        sizes = (human_bytes(change.before), human_bytes(change.after), _signed(change.most))
         table.add_row(_signed(change.bytes), *sizes, _label(change.category))
     return table
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_events
-from composer_memprof.analysis.memory.phases import batch_and_phase
+from composer_memprof.analysis.memory.phases import batch_and_phase, batch_and_phase_at_end
 from composer_memprof.analysis.memory.timeline import AllocationTimeline
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 from composer_memprof.messages import human_bytes
@@ -72,7 +72,7 @@ def failure_facts(snapshot: Snapshot, timelines: list[AllocationTimeline]) -> li
     if not snapshot.error or snapshot.oom is not None:
         return facts[::-1]
     history = next(iter(snapshot.devices), None)
-    where = [] if history is None else _place_text(*batch_and_phase(history, snapshot.phases, len(history.action)))
+    where = [] if history is None else _place_text(*batch_and_phase_at_end(snapshot, history))
     return [FailureFacts(', '.join(['Training failed', *where]), '', snapshot.error, []), *facts[::-1]]
 
 
@@ -105,7 +105,7 @@ def _moment_text(timeline: AllocationTimeline, moment: int, snapshot: Snapshot, 
     text = f'after event {moment:,} of {timeline.events:,}'
     if timeline.time_us is not None:
         text += f', {_time_text(int(timeline.time_us[moment]))} from the first'
-    return ', '.join([text, *_place_text(*batch_and_phase(history, snapshot.phases, moment))])
+    return ', '.join([text, *_place_text(*batch_and_phase(snapshot, history, moment))])
 
 
 def _place_text(batch: int | None, phase: str) -> list[str]:

@@ -27,6 +27,11 @@ MAX_BYTES = 5_000_000
 _BYTES_PER_TIME, _BYTES_PER_SPAN, _BYTES_PER_PIECE = 50, 1250, 500
 
 
+def page_title(run_name: str, rank: int, batch: int) -> str:
+    """The title of the page of a run's snapshot."""
+    return f'{run_name}, rank {rank}, batch {batch}'
+
+
 def write_snapshot_page(snapshot: Snapshot, path: Path, title: str, max_bytes: int = MAX_BYTES) -> None:
     """Write the page of a snapshot to ``path``, at most ``max_bytes`` large unless its names alone take more.
 
