@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -333,8 +334,10 @@ def diff(
 
 @app.command()
 def report(
-    paths: list[Path] = typer.Argument(
-        ..., help="runs' folders, folders of memory snapshots, or snapshots", metavar='PATH …'
+    paths: list[str] = typer.Argument(
+        ...,
+        help="runs' folders, folders of memory snapshots, or snapshots; on this disk, or in a store, such as s3://…",
+        metavar='PATH …',
     ),
     output: Optional[Path] = typer.Option(
         None, '-o', '--output', help="the page. Default: report.html in the run's folder", metavar='FILE'
@@ -346,19 +349,26 @@ def report(
     \b
     Examples:
       composer-memprof report runs/my-run
-      composer-memprof report rank0.pickle rank1.pickle -o report.html
+      composer-memprof report s3://bucket/my-run -o my-run.html
+      composer-memprof report rank0.pickle rank1.pickle
     """
-    from composer_memprof.analysis.run_report.files import find_files
+    from composer_memprof.analysis.run_report.files import files_to_fetch, find_files
     from composer_memprof.analysis.run_report.report import report_on_run
     from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.run_verdict import verdict_text
     from composer_memprof.report.text.run_verdict_json import report_dict
 
-    with _file_errors_in_one_line(*paths):
-        found = report_on_run(find_files(paths))
-        page = output or (None if as_json else _page_of(paths))
-        if page is not None:
-            write_run_page(found, page)
+    with _on_this_disk(paths, files_to_fetch) as runs:
+        folders = [run.path for run in runs]
+
+        def named(text: str) -> str:
+            return functools.reduce(lambda text, run: run.named(text), runs, text)
+
+        with _file_errors_in_one_line(*folders, named=named):
+            found = report_on_run(find_files(folders, [run.name for run in runs]), named)
+            page = output or (None if as_json else _page_of(paths))
+            if page is not None:
+                write_run_page(found, page)
     if as_json:
         typer.echo(json.dumps(report_dict(found)))
         return
@@ -366,9 +376,9 @@ def report(
     typer.echo(f'\nopen in a browser: {printable(str(page))}')
 
 
-def _page_of(paths: list[Path]) -> Path:
-    """In the run's folder if there is one, else in the current folder."""
-    return (paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()) / 'report.html'
+def _page_of(paths: list[str]) -> Path:
+    """In the run's folder if there is one on this disk, else in the current folder."""
+    return (Path(paths[0]) if len(paths) == 1 and Path(paths[0]).is_dir() else Path()) / 'report.html'
 
 
 @app.command(name='ls')

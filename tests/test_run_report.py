@@ -25,7 +25,7 @@ from composer_memprof.artifacts.manifest import Manifest
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.report.text.run_verdict import verdict
 from composer_memprof.report.text.watching import goes_on
-from tests.conftest import child_environment
+from tests.conftest import child_environment, s3_environment
 from tests.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.snapshots import REAL, event, freed, plain, saved, segment
 
@@ -395,6 +395,25 @@ def test_1024_ranks_are_reported_from_their_summaries() -> None:
     assert [odd.rank for odd in report.odd] == [700, 700]
     write_run_page(report, Path('report.html'))
     assert os.path.getsize('report.html') < 15_000_000
+
+
+def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) -> None:
+    folder = run_of(Path('run'), 3, rank2=2.0)
+    saved(plain(event('alloc', 512, MIB, time=1)), 'run/rank0.9.memory_snapshot.pickle')
+    for path in folder.iterdir():
+        if 'manifest' not in path.name:  # callbacks upload none
+            s3.pipe(f'runs/made/run/{path.name}', path.read_bytes())
+    environment = {**child_environment(COLUMNS='160'), **s3_environment(s3_endpoint)}
+    command = [sys.executable, '-m', 'composer_memprof', 'report', 's3://runs/made/run', '-o', 'page.html']
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith('run: 3 ranks\n  Rank 2 differs')
+    page = Path('page.html').read_text()
+    assert 'fsdp_mem_rank_0_train_9.json' in page and '<a href' not in page, 'what was fetched is gone'
+    missing = subprocess.run(
+        [*command[:4], 's3://runs/nothing'], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert missing.returncode == 2 and missing.stderr == 'composer-memprof: there is nothing at s3://runs/nothing\n'
 
 
 def test_a_snapshot_that_the_run_still_writes_or_removed_is_left_out() -> None:

@@ -17,7 +17,7 @@ _SNAPSHOT = 'memory_snapshot'
 #: What a snapshot's name ends with, before the suffix of a compression.
 _SNAPSHOT_SUFFIXES = ('.pickle', '.pkl')
 #: The rank, and the batch if there is one, in the name of a snapshot; and its mark of memory that ran out.
-_IN_NAME = re.compile(r'rank[_-]?(\d{1,9})(?:\.(\d{1,15})\b)?')
+RANK_AND_BATCH = re.compile(r'rank[_-]?(\d{1,9})(?:\.(\d{1,15})\b)?')
 _OOM_IN_NAME = re.compile(r'(?<![a-z])oom(?![a-z])')
 #: Marks in the name of a snapshot that was taken for a failure, the worst last, and what happened to its rank.
 _FAILURES = (('', ''), ('.exception.', 'failed'), ('.oom.', 'ran out of memory'))
@@ -233,7 +233,7 @@ def _best_not_listed(path: Path) -> dict[int, _Found]:
     for file in sorted(path.rglob('*')):
         if not is_snapshot_name(file.name) or not file.is_file():
             continue
-        found = _IN_NAME.search(file.name)
+        found = RANK_AND_BATCH.search(file.name)
         rank, batch = (int(number or 0) for number in found.groups()) if found else (0, 0)
         level = 2 if _OOM_IN_NAME.search(file.name) else 1 if '.exception.' in file.name else 0
         one = _Found(level, batch, file.stat().st_mtime, file, None)

@@ -104,6 +104,7 @@ class DeviceSummary:
     growing: list[GrowthSummary]
     rss_peak: Optional[int] = None
     memory: Optional[int] = None
+    growth_unit: str = 'batch'
     modules: dict[str, int] = field(default_factory=dict)
 
 
@@ -179,6 +180,7 @@ def _device(device: DeviceReport, places: int) -> DeviceSummary:
         growing=[GrowthSummary(place.per_batch, _at(place)) for place in device.growth.growing[: min(places, 3)]],
         rss_peak=device.rss_peak,
         memory=device.memory,
+        growth_unit=device.growth.unit,
         modules=_modules(peak, places),
     )
 

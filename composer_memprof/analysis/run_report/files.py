@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
-from composer_memprof.analysis.run import Artifact, list_artifacts
+from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact, is_snapshot_name, list_artifacts, snapshot_to_show
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.compression import suffixes
+from composer_memprof.artifacts.compression import strip_suffix
+from composer_memprof.artifacts.manifest import Entry
 
-#: What a snapshot's name ends with, before the suffix of a compression.
-_SNAPSHOT_SUFFIXES = ('.pickle', '.pkl')
+#: The names that the callbacks give by default, by kind.
+_NAMES = {
+    'memory_snapshot': re.compile(r'\.memory_snapshot(\.\w+)*\.pickle$'),
+    'memory_snapshot.summary': re.compile(r'\.memory_snapshot(\.\w+)*\.summary\.json$'),
+    'fsdp_mem_tracker.json': re.compile(r'^fsdp_mem_rank_.*\.json$'),
+    'saved_tensors_hook': re.compile(r'\.saved_tensors(\.\w+)*\.json$'),
+    'host_rss': re.compile(r'\.host_rss(\.\w+)*\.jsonl$'),
+    'step_times.summary': re.compile(r'\.step_times(\.\w+)*\.summary\.json$'),
+    'flops': re.compile(r'\.flops(\.\w+)*\.json$'),
+}
+#: The kinds that have figures.
+FIGURES = tuple(kind for kind in _NAMES if kind != 'memory_snapshot')
 #: Most snapshots without a manifest that are read, in order of their names.
 MOST_BARE_SNAPSHOTS = 64
 
@@ -25,18 +38,25 @@ class RunFiles:
         artifacts (list[Artifact]): that the manifests list, in order of batch and rank.
         bare (list[Path]): memory snapshots that no manifest lists.
         left_out (int): number of such snapshots beyond the first 64.
+        stored (bool): True if they are copies from a store, which a page can't link to.
     """
 
     name: str
     artifacts: list[Artifact]
     bare: list[Path]
     left_out: int = 0
+    stored: bool = False
 
 
-def find_files(paths: Sequence[Path]) -> RunFiles:
+def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> RunFiles:
     """The files of runs' folders, of folders of snapshots, and single snapshots.
 
-    A folder with a manifest at any depth is a run's, and only what its manifests list is read.
+    A folder with a manifest at any depth is a run's, and only what its manifests list is read. Stores have no manifests:
+    without one, files are known by their names.
+
+    Args:
+        paths (Sequence[Path]): of them.
+        names (Sequence[str], optional): what the user called them, such as addresses in a store. Default: the paths.
 
     Raises:
         SnapshotError: if a folder has neither a manifest nor a snapshot.
@@ -46,7 +66,7 @@ def find_files(paths: Sequence[Path]) -> RunFiles:
     bare: list[Path] = []
     for path in paths:
         if path.is_dir():
-            listed = list_artifacts([path], recursive=True)
+            listed = list_artifacts([path], recursive=True) or _by_name(path)
             found = [] if listed else sorted(each for each in path.rglob('*') if _is_snapshot(each))
             if not listed and not found:
                 raise SnapshotError(f'{path} has neither a manifest of a run nor a memory snapshot (*.pickle)')
@@ -55,18 +75,56 @@ def find_files(paths: Sequence[Path]) -> RunFiles:
         else:
             path.stat()  # raises an error that names it
             bare.append(path)
-    names = {artifact.entry.run_name for artifact in artifacts}
-    name = ', '.join(sorted(names)) if names and not bare else ', '.join(path.resolve().name for path in paths)
-    return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], max(len(bare) - MOST_BARE_SNAPSHOTS, 0))
+    stored = names is not None and list(names) != list(map(str, paths))
+    given = (
+        [name.rstrip('/').rpartition('/')[2] for name in names]
+        if names and stored
+        else [path.resolve().name for path in paths]
+    )
+    runs = sorted({artifact.entry.run_name for artifact in artifacts if artifact.entry.run_name})
+    name = ', '.join(runs if runs and not bare else given)
+    return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], max(len(bare) - MOST_BARE_SNAPSHOTS, 0), stored)
+
+
+def files_to_fetch(folder: Path) -> list[Path]:
+    """Of a folder whose manifests are there, and whose other files are empty: those that a report reads."""
+    try:
+        artifacts = find_files([folder]).artifacts
+    except SnapshotError:
+        artifacts = []
+    small = [artifact.path for artifact in artifacts if artifact.entry.kind in FIGURES]
+    try:
+        return [*small, snapshot_to_show(folder).path]
+    except SnapshotError:
+        if not small:
+            raise
+        return small
+
+
+def kind_by_name(name: str) -> str:
+    """The kind of an artifact from its file's name, as the callbacks name them by default; ``''`` if it is not known.
+
+    >>> kind_by_name('rank3.20.memory_snapshot.oom.summary.json'), kind_by_name('rank3.20.pt.trace.json.gz')
+    ('memory_snapshot.summary', '')
+    """
+    plain = strip_suffix(name)
+    return next((kind for kind, pattern in _NAMES.items() if pattern.search(plain)), '')
+
+
+def _by_name(path: Path) -> list[Artifact]:
+    """The artifacts in a folder without a manifest, such as a copy from a store; empty without any small file."""
+    found = []
+    for file in sorted(path.rglob('*')):
+        kind, place = kind_by_name(file.name), RANK_AND_BATCH.search(file.name)
+        if kind and place and file.is_file():
+            rank, batch = (int(number or 0) for number in place.groups())
+            name = str(file.relative_to(path))
+            size = file.stat().st_size
+            entry = Entry(kind, name, None, size, None, rank, '', 0, batch, 'saved')
+            found.append(Artifact(path, entry))
+    has_figures = any(artifact.entry.kind != 'memory_snapshot' for artifact in found)
+    return sorted(found, key=lambda artifact: (artifact.entry.batch, artifact.entry.rank)) if has_figures else []
 
 
 def _is_snapshot(path: Path) -> bool:
-    name = path.name
-    for suffix in suffixes():
-        name = name.removesuffix(suffix)
-    return name.endswith(_SNAPSHOT_SUFFIXES) and path.is_file()
-
-
-def of_kind(artifacts: Iterable[Artifact], kind: str) -> list[Artifact]:
-    """The artifacts of one kind that are complete, or grow."""
-    return [artifact for artifact in artifacts if artifact.entry.kind == kind]
+    return is_snapshot_name(path.name) and path.is_file()

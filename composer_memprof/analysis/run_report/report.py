@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -11,7 +10,7 @@ from typing import Any, Optional
 from composer_memprof.analysis.memory.over_time import CategoriesOverTime, categories_over_time
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary, SnapshotSummary, summary_of
-from composer_memprof.analysis.run import Artifact
+from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
 from composer_memprof.analysis.run_report.advice import Advice, advice
 from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.figures import Figures
@@ -22,8 +21,6 @@ from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 
 _SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
-#: As Composer and this package name the snapshot of a rank.
-_RANK_IN_NAME = re.compile(r'rank_?(\d{1,9})')
 #: Stands for a rank where a snapshot has none.
 _FIRST_WITHOUT_RANK = 1 << 40
 #: Spans of time of the chart.
@@ -106,8 +103,13 @@ class RunReport:
         return ', '.join(sorted(names))
 
 
-def report_on_run(files: RunFiles) -> RunReport:
-    """Read the small files of all ranks, and one snapshot. A file that can't be read is named in ``unreadable``."""
+def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunReport:
+    """Read the small files of all ranks, and one snapshot. A file that can't be read is named in ``unreadable``.
+
+    Args:
+        files (RunFiles): of the run.
+        named (Callable): puts the names that the user gave into a message. Default: it is left as it is.
+    """
     reading = _Reading()
     for artifact in files.artifacts:
         reading.take(artifact)
@@ -135,7 +137,7 @@ def report_on_run(files: RunFiles) -> RunReport:
         contents=contents,
         advice=advice(lead.report if lead is not None else None, contents, ranks),
         status=status,
-        unreadable=reading.unreadable,
+        unreadable=list(map(named, reading.unreadable)),
     )
 
 
@@ -177,7 +179,7 @@ class _Reading:
         except (SnapshotError, OSError) as error:
             self.unreadable.append(str(error))
             return
-        named = _RANK_IN_NAME.search(path.name)
+        named = RANK_AND_BATCH.search(path.name)
         rank = summary.meta.rank if summary.meta.rank is not None else int(named[1]) if named else None
         batch = next((device.peak.batch for device in summary.devices if device.peak.batch is not None), number)
         key = _FIRST_WITHOUT_RANK + number if rank is None else rank
@@ -221,7 +223,7 @@ def _snapshot_files(artifacts: Sequence[Artifact]) -> dict[int, list[tuple[int, 
                 path = artifact.checked_path()
             except ValueError:
                 continue
-            if path.is_file():
+            if path.is_file() and path.stat().st_size:  # of a store, only one snapshot was fetched
                 found.setdefault(artifact.entry.rank, []).append((artifact.entry.batch, path))
     return found
 

@@ -207,7 +207,7 @@ def _growth(report: RunReport) -> Iterator[Sentence]:
                 at = f' at {growing.at[0]}' if growing.at else ''
                 yield Sentence(
                     'growth',
-                    f'Allocated memory grows on {report.labels[rank]}, by {human_bytes(growing.per_batch)} a batch{at}.',
+                    f'Allocated memory grows on {report.labels[rank]}, by {human_bytes(growing.per_batch)} in each {device.growth_unit}{at}.',
                 )
                 return
     suspects = {

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import markupsafe
 
@@ -53,8 +53,9 @@ def run_page(report: RunReport, folder: Path) -> str:
     plotly, script = _plotly(), bundle('run/script/run_page.js')
     style = source('page.css') + source('run/run.css')
     figures = {chart.key: {'data': chart.data, 'layout': chart.layout} for chart in charts}
-    files = [_row(artifact, folder) for artifact in report.files.artifacts[:_FILES]]
-    files += [_bare_row(path, folder) for path in report.files.bare]
+    beside = None if report.files.stored else folder
+    files = [_row(artifact, beside) for artifact in report.files.artifacts[:_FILES]]
+    files += [_bare_row(path, beside) for path in report.files.bare]
     return PAGES.get_template('run/run.html.j2').render(
         title=title(report),
         # plotly adds style sheets of its own, so that styles can't be limited to a hash.
@@ -80,7 +81,7 @@ def _plotly() -> str:
     return (importlib.resources.files('plotly') / 'package_data' / 'plotly.min.js').read_text(encoding='utf-8')
 
 
-def _row(artifact: Artifact, folder: Path) -> FileRow:
+def _row(artifact: Artifact, folder: Optional[Path]) -> FileRow:
     entry = artifact.entry
     size = entry.status if entry.bytes is None else human_bytes(entry.bytes)
     try:
@@ -91,15 +92,17 @@ def _row(artifact: Artifact, folder: Path) -> FileRow:
     return FileRow(printable(entry.kind), str(entry.rank), str(entry.batch), size, printable(entry.path), link, opens)
 
 
-def _bare_row(path: Path, folder: Path) -> FileRow:
+def _bare_row(path: Path, folder: Optional[Path]) -> FileRow:
     name = printable(str(path))
     size = human_bytes(path.stat().st_size) if path.is_file() else ''
     return FileRow('memory_snapshot', '', '', size, name, _link(path, folder), how_to_open('memory_snapshot', name))
 
 
-def _link(path: Path, folder: Path) -> str:
-    """A relative address. Everything but slashes is quoted, so that no name is a scheme."""
-    return urllib.parse.quote(os.path.relpath(path, folder.resolve())) if path.is_file() else ''
+def _link(path: Path, folder: Optional[Path]) -> str:
+    """A relative address; empty if the page has no folder, or the file is not there. Everything but slashes is quoted, so that no name is a scheme."""
+    if folder is None or not path.is_file():
+        return ''
+    return urllib.parse.quote(os.path.relpath(path, folder.resolve()))
 
 
 def _facts(report: RunReport) -> Sequence[tuple[str, str]]:
