@@ -79,6 +79,7 @@ def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
         (('nothing.yaml',), "'nothing.yaml' is not a file"),
         (('quickstart', '--vary', 'seed'), "--vary='seed' must be key=value,value,…"),
         (('quickstart', '--gpu', 'h1000'), "there is no GPU named 'h1000'"),
+        (('quickstart', '--ranks', '12'), 'ranks=12 must be a multiple of ranks_per_node=8'),
     ):
         ran = plan(*arguments)
         assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1), ran.stderr
