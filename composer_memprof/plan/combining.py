@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 _Change = TypeVar('_Change')
-#: Most trials of a search.
-_MOST_TRIALS = 12
+#: Most combinations that are tried.
+_MOST = 24
 
 
-def combination(changes: Sequence[_Change], fits: Callable[[Sequence[_Change]], bool]) -> list[_Change]:
-    """The cheapest of the changes that fit together, and none that could be left out; all of them if those do not fit.
+def combination(changes: Sequence[_Change], needs: Callable[[Sequence[_Change]], int]) -> list[_Change]:
+    """The changes that fit together, and none of them that could be left out; if none do, those that come closest.
+
+    They are taken one after the other, each if it lowers what the ones before it need, until they fit; those that
+    lowered nothing are tried again after that. Then each is left out if the rest fits without it, the dearest first.
 
     Args:
         changes: the cheapest first.
-        fits: tries some of them together.
+        needs: tries some of them together. The bytes that they need of the device; 0 if they fit.
 
-    >>> combination([1, 2, 4, 8], lambda some: sum(some) >= 6)
+    >>> combination([1, 2, 4, 8], lambda some: 0 if sum(some) >= 6 else 9 - sum(some))
     [2, 4]
     """
-    tried: dict[tuple[_Change, ...], bool] = {}
+    left = _MOST
 
-    def try_out(some: Sequence[_Change]) -> bool:
-        if tuple(some) not in tried and len(tried) < _MOST_TRIALS:
-            tried[tuple(some)] = fits(some)
-        return tried.get(tuple(some), False)
+    def tried(some: Sequence[_Change], otherwise: int) -> int:
+        nonlocal left
+        left -= 1
+        return needs(some) if left >= 0 else otherwise
 
-    if not try_out(changes):
-        return list(changes)
-    counts = range(1, len(changes) + 1)
-    needed = counts[bisect.bisect_left(counts, True, key=lambda count: try_out(changes[:count]))]
-    found = list(changes[:needed])
-    for change in reversed(found[:-1]):  # the last one is needed
-        fewer = [each for each in found if each is not change]
-        if try_out(fewer):
-            found = fewer
+    found: list[_Change] = []
+    lowest = tried(found, 0)
+    lowers = True
+    while lowest and lowers:
+        lowers = False
+        for change in changes:
+            if lowest and change not in found:
+                need = tried([*found, change], lowest)
+                if need < lowest:
+                    found, lowest, lowers = [*found, change], need, True
+    if lowest == 0:
+        for change in sorted(found[:-1], key=changes.index, reverse=True):  # the last one is needed
+            fewer = [each for each in found if each is not change]
+            if tried(fewer, 1) == 0:
+                found = fewer
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -16,9 +17,6 @@ from composer_memprof.plan.forking import outcome_of
 from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.simulated_gpu.this_process import figures
-
-#: A change that raises the peak by more than this part of it is in no combination.
-_RAISES = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Plan:
         out_of_memory: torch's message if it does not.
         largest_microbatch: that fits, and what else limits it; None if it was not searched.
         changes: each with its own trial.
-        combination: the changes that fit together where none fits alone, or all of them if they do not either; None
+        combination: the changes that fit together where none fits alone, or come closest if they do not either; None
             if one fits alone.
         not_tried: changes that can't be made, with the reason, one line each.
         grid: the variations that were asked for.
@@ -155,23 +153,19 @@ def plan(
 def _together(
     tried: Sequence[tuple[Change, Row]], config: Mapping[str, Any], outcome: Outcome, trials: _Trials
 ) -> list[Change]:
-    """The changes to make together. What alone lowers no peak may do so where others have lowered it."""
+    """The changes to make together."""
     usable = [
-        change
-        for change, row in tried
-        if change.price not in (None, Price.SMALL_KERNELS)
-        and not row.outcome.error
-        and row.saved >= -_RAISES * outcome.allocated
+        change for change, row in tried if change.price not in (None, Price.SMALL_KERNELS) and not row.outcome.error
     ]
     one_sample = of_microbatch('one sample in a microbatch', 1)
     if outcome.microbatch > 1:
         usable.append(one_sample)
-    found = combination(sorted(usable, key=lambda change: change.price or 0), trials.fit)
-    if one_sample not in found or not trials.fit(found):
+    found = combination(sorted(usable, key=lambda change: change.price or 0), trials.needs)
+    if one_sample not in found or trials.needs(found):
         return found
     others = [change for change in found if change is not one_sample]
     samples = trials.largest_microbatch(config, others, 1).samples
-    return [*others, of_microbatch(f'{samples} in a microbatch', samples) if samples > 1 else one_sample]
+    return [*others, of_microbatch(f'{samples} samples in a microbatch', samples) if samples > 1 else one_sample]
 
 
 class _Trials:
@@ -201,14 +195,22 @@ class _Trials:
         words = [] if found.error else costs_in_words(costs, base)
         return Row(name, how, ', '.join(filter(None, [cost, *words])), base.allocated - found.allocated, costs, found)
 
-    def fit(self, changes: Sequence[Change]) -> bool:
-        """Whether the changes fit together."""
+    def needs(self, changes: Sequence[Change]) -> int:
+        """The bytes that the changes together take of the device; 0 if they fit."""
         self._report(' + '.join(change.name for change in changes))
-        return outcome_of(self._config, replace(self._applied(changes), counts_flops=False)).fits
+        trial = self._applied(changes)
+        found = self._outcome_in_search(trial)
+        if found.fits:
+            return 0
+        return sys.maxsize if found.error else self._outcome_in_search(replace(trial, without_limit=True)).reserved
 
     def largest_microbatch(self, config: Mapping[str, Any], changes: Sequence[Change], start: int) -> Largest:
         """The largest microbatch that fits with the changes."""
-        return largest_microbatch(config, self._applied(changes), start, lambda trial: outcome_of(self._config, trial))
+        return largest_microbatch(config, self._applied(changes), start, self._outcome_in_search)
+
+    def _outcome_in_search(self, trial: Trial) -> Outcome:
+        """Of a trial that is one of many."""
+        return outcome_of(self._config, replace(trial, counts_flops=False, few_microbatches=True))
 
     def _applied(self, changes: Sequence[Change]) -> Trial:
         trial = self._base

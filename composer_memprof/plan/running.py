@@ -39,6 +39,8 @@ from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, f
 from composer_memprof.simulation.observer import StepObserver, device_peaks
 
 _BATCHES = 2
+#: With ``few_microbatches``: the first one makes gradients, the second one adds to them, the third one is as all others.
+_FEW = 3
 #: Why a trial ends whose loader has no batch; Composer would ask it again and again.
 DATA_ENDS = 'the data are less than one batch'
 #: What a plan needs not: they write files, load them, or talk to a store.
@@ -52,6 +54,10 @@ def run_trial(config: str, trial: Trial) -> Outcome:
     run = _Run(trial)
     try:
         trainer = build_trainer(_trial_config(config, trial), callbacks=[run], make_model=run.make_model)
+        if trial.few_microbatches:
+            data: Any = trainer._train_data_spec
+            split = data.split_batch
+            data.split_batch = lambda batch, size: split(batch, size)[:_FEW]
         trainer.fit()
     except Exception as error:
         shortage = out_of_memory_in(error)

@@ -31,7 +31,7 @@ def plan_text(plan: Plan) -> RenderableType:
         together = [] if plan.combination is None else [plan.combination]
         parts += [Text(), Text('What to change, each tried', style='bold'), _table(plan.changes, 'change')]
         if plan.combination is not None:
-            fits = 'these fit together' if plan.combination.outcome.fits else 'not even all of these together'
+            fits = 'these fit together' if plan.combination.outcome.fits else 'together they do not either, at best'
             parts += [Text(), Text(f'None of them fits alone; {fits}', style='bold'), _table(together, 'changes')]
         parts += [Text(), Text('What to write', style='bold'), *_how([*plan.changes, *together])]
         parts += _errors(plan.changes)

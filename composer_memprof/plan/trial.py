@@ -18,6 +18,7 @@ class Trial:
         checkpointed: class of the modules whose activations are checkpointed; ``''`` for none.
         marked: attributes that are set to True on each of the model's blocks, for Composer to read.
         counts_flops: count the FLOPs of the second batch.
+        few_microbatches: run the first three of each batch. The others repeat what the third one does.
         without_limit: on a device of the same kind whose memory does not end.
     """
 
@@ -28,6 +29,7 @@ class Trial:
     checkpointed: str = ''
     marked: tuple[str, ...] = ()
     counts_flops: bool = False
+    few_microbatches: bool = False
     without_limit: bool = False
 
     @property
