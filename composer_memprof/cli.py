@@ -530,6 +530,7 @@ def plan(
     memory: Optional[str] = typer.Option(None, help='its memory, such as 24GB; without --gpu, of one made by hand'),
     compute_capability: str = typer.Option('9.0', help='of one made by hand'),
     ranks: int = typer.Option(1, min=1, help='how many GPUs it trains on'),
+    ranks_per_node: Optional[int] = typer.Option(None, min=1, help='Default: 8, or all if they are fewer'),
     vary: Optional[list[str]] = typer.Option(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
     ),
@@ -552,7 +553,7 @@ def plan(
     device = _device(gpu, memory, compute_capability)
     try:
         grid = [parsed_variation(each) for each in vary or []]
-        start(config, overrides or [], device, ranks, grid, changes, as_json)
+        start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json)
     except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import torch
+from rich.console import Console
 
+from composer_memprof.plan.changes import changes_of
+from composer_memprof.plan.combining import combination
+from composer_memprof.plan.costs import Costs
+from composer_memprof.plan.planning import Plan, Row
 from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.starting import parsed_variation
+from composer_memprof.plan.text import plan_text
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
-from tests.conftest import run_command_that_simulates
+from tests.conftest import run_command_that_simulates, simulated_gpu
 
 MIB = 1 << 20
 SMALL = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')
@@ -41,12 +50,23 @@ def test_a_plan_says_whether_it_fits_what_fills_the_memory_and_what_each_change_
     assert sizes['optimizer_state'] == pytest.approx(2 * parameters, rel=0.05), 'as the allocator rounds'
     assert sum(sizes.values()) == pytest.approx(outcome['allocated'], rel=0.01), 'but for rounding'
 
+    assert outcome['precision'] == 'amp_fp16' and outcome['recomputes'] is False and not outcome['sent']
+    by_block = {share['name']: share['bytes'] for share in outcome['by_block']}
+    within = [share['bytes'] for share in outcome['modules'] if share['name'].startswith('blocks.')]
+    assert len(within) > 4 and by_block['blocks.* (4)'] == sum(within) and 'head' in by_block
+
     rows = {row['name']: row for row in found['changes']}
     assert {'half the microbatch', 'checkpoint each Block', 'expandable segments', 'fused optimizer'} <= set(rows)
-    assert all(not row['outcome']['error'] for row in found['changes'])
+    assert 'bfloat16' not in rows, 'a T4 has no units for it'
+    assert all(row['how'] and not row['outcome']['error'] for row in found['changes'])
     assert rows['half the microbatch']['outcome']['microbatch'] == 8
     assert rows['checkpoint each Block']['saved'] > sizes['activation'] // 2
-    assert rows['checkpoint each Block']['cost'].endswith('FLOPs, recomputed')
+    matrices = 4 * 8 * 512**2  # numbers in those of the blocks but the last one, whose product backward does not need
+    recomputed = 2 * matrices * 16 * 128 + 4 * 4 * 16 * 128 * 128 * 512  # and attention's two products
+    assert rows['checkpoint each Block']['costs']['flops'] == pytest.approx(recomputed, rel=0.01)
+    assert rows['checkpoint each Block']['cost'].endswith('% FLOPs')
+    assert rows['half the microbatch']['costs'] == {'flops': None, 'sent': 0, 'sent_between_nodes': 0}
+    assert found['combination'] is None and found['not_tried'] == []
     assert not list(Path().iterdir()), 'a plan leaves no files'
 
     assert all(row['outcome']['fits'] for row in found['changes'])
@@ -72,6 +92,149 @@ def test_what_does_not_fit_says_by_how_much_and_a_grid_shows_what_would() -> Non
     assert shown.stdout.startswith('simulated 1gb-sm80: does not fit. ') and ' of 461.7 MiB' in shown.stdout
 
 
+def test_a_sharded_plan_counts_what_a_rank_sends_and_says_what_composer_does_not_take() -> None:
+    found = plan_of('fsdp2', *SMALL, '--ranks', '16', 'precision=amp_bf16')
+    parameters, blocks = found['outcome']['host_model'] // 4, 4 * 12 * 512**2
+    sent = found['outcome']['sent']
+    assert sent['reduce_scatter'] == pytest.approx(4 * parameters * 15 / 16, rel=0.01)
+    assert sent['all_gather'] == pytest.approx(2 * (parameters + blocks) * 15 / 16, rel=0.01), 'blocks in backward too'
+    assert found['outcome']['sent_between_nodes'] == sum(sent.values())
+    assert (found['ranks_per_node'], found['outcome']['one_unit']) == (8, '')
+    rows = {row['name']: row for row in found['changes']}
+    assert rows['half the microbatch']['cost'] == 'more, smaller microbatches, +100% sent'
+    assert rows['keep parameters gathered after forward']['cost'].endswith('% sent')
+    assert rows['keep parameters gathered after forward']['costs']['sent'] < 0
+    assert rows['offload the activations of each Block']['saved'] > 0
+    assert rows['checkpoint each Block']['how'] == 'parallelism_config.fsdp2.activation_checkpointing=true'
+    assert [line.partition(':')[0] for line in found['not_tried']] == ['offload of the parameters to the CPU', 'HSDP']
+
+    one_node = plan_of('fsdp2', *SMALL, '--ranks', '16', '--ranks-per-node', '16', '--no-changes')
+    assert (one_node['ranks_per_node'], one_node['outcome']['sent_between_nodes']) == (16, 0)
+
+
+OWN_MODELS = """
+import torch
+from composer_memprof.examples.byte_gpt import ByteGPT
+
+class OneUnit(ByteGPT):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.blocks = torch.nn.Sequential(*self.blocks)  # which tells FSDP nothing
+
+class Recomputing(ByteGPT):
+    def forward(self, batch):
+        positions = torch.arange(batch['input_ids'].shape[1], device='cuda')
+        x = self.byte_embedding(batch['input_ids']) + self.position_embedding(positions)
+        return self.head(self.norm(torch.utils.checkpoint.checkpoint(self.blocks, x, use_reentrant=False)))
+"""
+
+
+def test_blocks_that_fsdp_gathers_at_once_are_told_and_hsdp_sends_less_between_nodes() -> None:
+    Path('own_models.py').write_text(OWN_MODELS)
+    arguments = ('model.name=own_models.OneUnit', 'parallelism_config.fsdp={}', 'precision=amp_bf16')
+    found = plan_of('quickstart', *SMALL, *arguments, '--ranks', '16')
+    assert found['outcome']['one_unit'] == 'Sequential'
+    rows = {row['name']: row for row in found['changes']}
+    assert all(not row['outcome']['error'] for row in found['changes'])
+    units = rows['an FSDP unit for each Block']
+    assert units['saved'] > 0 and units['how'] == '_fsdp_wrap = True on each Block'
+    assert units['outcome']['one_unit'] == ''
+    assert rows['checkpoint each Block']['how'].endswith(' and _activation_checkpointing = True on each Block')
+    hsdp = rows['HSDP, 2 replicas']
+    assert hsdp['how'] == 'parallelism_config.fsdp.data_parallel_replicate_degree=2'
+    assert hsdp['saved'] < 0 and 'sent between nodes' in hsdp['cost']
+    assert hsdp['outcome']['sent_between_nodes'] < 0.2 * found['outcome']['sent_between_nodes']
+    assert hsdp['outcome']['sent']['all_reduce'] > found['outcome']['sent']['all_reduce']
+
+
+def test_a_model_that_recomputes_is_not_offered_checkpoints() -> None:
+    Path('own_models.py').write_text(OWN_MODELS)
+    found = plan_of('quickstart', 'model.name=own_models.Recomputing', 'train_loader.max_bytes=30000')
+    assert found['outcome']['recomputes'] is True
+    names = {row['name'] for row in found['changes']}
+    assert 'bfloat16' in names and not any(name.startswith('checkpoint') for name in names)
+
+
+def test_where_nothing_fits_alone_a_plan_finds_what_fits_together() -> None:
+    small = (*SMALL[:-1], 'model.n_layers=6', 'train_loader.batch_size=4', 'train_loader.max_bytes=100000')
+    found = plan_of('quickstart', *small, 'precision=fp32', '--memory', '480MB', '--compute-capability', '7.5')
+    assert found['code'] == 3 and not any(row['outcome']['fits'] for row in found['changes'])
+    assert found['largest_microbatch']['samples'] == 0
+    together = found['combination']
+    assert together['outcome']['fits'] and 'checkpoint each Block' in together['name']
+    assert all(part in together['how'] for part in ('optimizer.fused=true', 'apply_activation_checkpointing'))
+
+
+@pytest.mark.parametrize(
+    ('precision', 'compute_capability', 'offered'),
+    [
+        ('fp32', 9, 'precision=amp_bf16'),
+        ('amp_fp16', 8, 'precision=amp_bf16'),
+        ('amp_bf16', 8, None),
+        ('fp32', 7, 'precision=amp_fp16'),
+        ('amp_fp16', 7, None),
+    ],
+)
+def test_a_precision_is_offered_that_the_gpu_has_and_the_run_does_not_use(
+    precision: str, compute_capability: int, offered: Optional[str]
+) -> None:
+    changes = changes_of({}, Trial(), Outcome(precision=precision, microbatch=1), compute_capability)
+    found = [change.how for change in changes if change.how.startswith('precision=')]
+    assert found == ([offered] if offered else [])
+
+
+@pytest.mark.parametrize(
+    ('needs', 'wanted'),
+    [
+        (lambda some: 0 if {'b', 'd'} <= set(some) else 9 - len(some), ['b', 'd']),
+        (lambda some: 0 if 'd' in some else 9 - ('b' in some), ['d']),
+        (lambda some: 0 if some == ['c', 'a'] else 5 if some == ['c'] else 9, ['c', 'a']),
+        (lambda some: 9 - ('c' in some), ['c']),
+    ],
+    ids=['needless ones are left out', 'one suffices', 'one that helps only later', 'nothing fits'],
+)
+def test_a_combination_takes_what_lowers_the_need_and_leaves_out_the_rest(needs: Any, wanted: list[str]) -> None:
+    assert combination(['a', 'b', 'c', 'd'], needs) == wanted
+
+
+def test_the_text_warns_of_one_unit_and_shows_costs_errors_and_what_to_write() -> None:
+    outcome = Outcome(
+        allocated=8 << 30, microbatch=1, precision='fp32', blocks='Layer', one_unit='Net', sent={'all_gather': 1 << 30}
+    )
+    saved = Row('less', 'x.y=1', '+10% FLOPs', 1 << 30, Costs(1, 0, 0), outcome)
+    broken = replace(saved, name='worse', outcome=Outcome(error='ValueError: no'))
+    together = replace(saved, name='less + worse')
+    made = Plan(
+        gpu='t4', total=16 << 30, outside={}, ranks=16, ranks_per_node=8, outcome=outcome, fits=False,
+        out_of_memory='CUDA out of memory', largest_microbatch=Largest(0, ''), changes=[saved, broken],
+        combination=together, not_tried=['HSDP: not offered'], grid=[],
+    )  # fmt: skip
+    console = Console(width=60, record=True, file=io.StringIO())
+    console.print(plan_text(made))
+    shown = console.export_text()
+    words = ' '.join(shown.split())
+    assert 'FSDP gathers the parameters of every Layer at once, since Net is one unit; set _fsdp_wrap = True' in words
+    assert 'with 1 sample in a microbatch, fp32' in words and '1.0 GiB in all_gather' in words
+    assert 'None of them fits alone; these fit together' in words and 'worse: ValueError: no' in words
+    assert 'less: x.y=1' in words and 'HSDP: not offered' in words
+    assert all(len(line) <= 60 for line in shown.splitlines())
+
+
+def test_few_microbatches_need_what_all_of_them_need() -> None:
+    script = """
+from composer_memprof.plan.forking import outcome_of
+from composer_memprof.plan.text import plan_text
+from composer_memprof.plan.trial import Trial
+settings = ('model.d_model=256', 'train_loader.batch_size=24', 'device_train_microbatch_size=2')
+found = [outcome_of('quickstart', Trial(overrides=settings, few_microbatches=few)) for few in (False, True)]
+print([(each.error, each.allocated, each.reserved, each.phase) for each in found])
+"""
+    command = [sys.executable, '-W', 'ignore', '-c', script]
+    ran = subprocess.run(command, env=simulated_gpu('t4'), capture_output=True, text=True, timeout=200, check=True)
+    every, few = eval(ran.stdout)
+    assert every == few and not every[0] and every[1] > 0
+
+
 def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
     for arguments, words in (
         (('quickstart', '--vary', 'optimiser.lr=1,2'), 'optimiser is unknown'),
@@ -79,6 +242,7 @@ def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
         (('nothing.yaml',), "'nothing.yaml' is not a file"),
         (('quickstart', '--vary', 'seed'), "--vary='seed' must be key=value,value,…"),
         (('quickstart', '--gpu', 'h1000'), "there is no GPU named 'h1000'"),
+        (('quickstart', '--ranks', '12'), 'ranks=12 must be a multiple of ranks_per_node=8'),
     ):
         ran = plan(*arguments)
         assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1), ran.stderr

@@ -399,3 +399,33 @@ def test_a_ranks_variables_are_the_launchers() -> None:
     for arguments, reason in (((8, 8), 'rank=8 must be'), ((12, 0, 8), 'ranks=12 must be a multiple')):
         with pytest.raises(ValueError, match=re.escape(reason)):
             ranks.environment(*arguments)
+
+
+TRAFFIC = """
+import os
+import torch
+import torch.distributed as dist
+from composer_memprof.simulated_gpu.ranks import traffic
+dist.init_process_group('cpu:gloo,cuda:nccl')
+node = dist.new_group(list(range(8)))
+whole, own = torch.zeros(1600, device='cuda'), torch.zeros(100, device='cuda')  # 6,400 and 400 bytes
+dist.all_reduce(whole)
+dist.all_gather_into_tensor(whole, own)
+dist.reduce_scatter_tensor(own, whole)
+dist.all_to_all_single(torch.empty_like(whole), whole)
+dist.broadcast(own, 0)
+dist.all_gather([torch.empty_like(own) for _ in range(8)], own, group=node)
+dist.all_reduce(own, group=dist.new_group([0]))
+print(sorted(traffic.sent().items()))
+"""
+
+
+def test_the_bytes_of_each_collective_are_counted_as_if_they_were_sent_in_rings() -> None:
+    assert eval(run_rank(TRAFFIC, count=16)) == [
+        (('all_gather', False), 7 * 400),
+        (('all_gather', True), 15 * 400),
+        (('all_reduce', True), 2 * 15 * 400),
+        (('all_to_all', True), 15 * 400),
+        (('broadcast', True), 400),
+        (('reduce_scatter', True), 15 * 400),
+    ]

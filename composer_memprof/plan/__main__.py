@@ -22,7 +22,12 @@ FITS, FAILS, USAGE, DOES_NOT_FIT = range(4)
 
 def main(asked: dict[str, Any]) -> int:
     """Plan what was asked, print it, and return the exit code."""
-    base = Trial(overrides=tuple(asked['overrides']), ranks=asked['ranks'], allocator=asked['allocator'])
+    base = Trial(
+        overrides=tuple(asked['overrides']),
+        ranks=asked['ranks'],
+        ranks_per_node=asked['ranks_per_node'],
+        allocator=asked['allocator'],
+    )
     try:
         found = plan(
             asked['config'],

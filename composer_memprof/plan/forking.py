@@ -63,6 +63,6 @@ def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Pa
 
 
 def _read(values: dict[str, Any]) -> Outcome:
-    for name in ('categories', 'modules'):
+    for name in ('categories', 'modules', 'by_block'):
         values[name] = [Share(**each) for each in values[name]]
     return Outcome(**values)

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
 from composer_memprof.config import load
-from composer_memprof.plan.changes import changes_of
+from composer_memprof.plan.changes import Change, Price, changes_of, not_tried, of_microbatch
+from composer_memprof.plan.combining import combination
+from composer_memprof.plan.costs import Costs, costs_in_words, costs_of
 from composer_memprof.plan.forking import outcome_of
 from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.simulated_gpu.this_process import figures
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A change or a variation and its outcome. ``saved`` is the peak's difference in bytes, less is above 0."""
+    """A change or a variation and its outcome.
+
+    Attributes:
+        name: what is changed, in a few words.
+        how: what to write where.
+        cost: what it costs beside memory, in words.
+        saved: the peak's difference in bytes, less is above 0.
+        costs: as measured.
+        outcome: of its trial; without the limit of the device's memory if it did not fit.
+    """
 
     name: str
     how: str
     cost: str
     saved: int
+    costs: Costs
     outcome: Outcome
 
 
@@ -35,11 +49,15 @@ class Plan:
         total: the device's memory.
         outside: allowances for what lies outside of torch's allocator, by what they are for.
         ranks: how many processes the simulated one stands among.
+        ranks_per_node: of these.
         outcome: of the config as it is; without the limit of the device's memory if it did not fit.
         fits: whether it fits.
         out_of_memory: torch's message if it does not.
         largest_microbatch: that fits, and what else limits it; None if it was not searched.
         changes: each with its own trial.
+        combination: the changes that fit together where none fits alone, or come closest if they do not either; None
+            if one fits alone.
+        not_tried: changes that can't be made, with the reason, one line each.
         grid: the variations that were asked for.
     """
 
@@ -47,18 +65,22 @@ class Plan:
     total: int
     outside: dict[str, int]
     ranks: int
+    ranks_per_node: int
     outcome: Outcome
     fits: bool
     out_of_memory: str
     largest_microbatch: Optional[Largest]
     changes: list[Row]
+    combination: Optional[Row]
+    not_tried: list[str]
     grid: list[Row]
 
     def as_dict(self) -> dict[str, Any]:
         """As ``--json`` prints it: with ``fits`` for each outcome."""
         values = dataclasses.asdict(self)
-        for row, values_of_row in zip([*self.changes, *self.grid], [*values['changes'], *values['grid']], strict=True):
-            values_of_row['outcome']['fits'] = row.outcome.fits
+        together = [values['combination']] if self.combination is not None else []
+        for row in (*values['changes'], *together, *values['grid']):
+            row['outcome']['fits'] = not row['outcome']['error'] and not row['outcome']['out_of_memory']
         return values
 
 
@@ -92,44 +114,106 @@ def plan(
     for overrides in variations:
         load(config, (*base.overrides, *overrides))
     report('the config as it is')
-    real = outcome_of(config, base)
+    real = outcome_of(config, replace(base, counts_flops=changes))
     outcome = real
     if real.out_of_memory:
-        outcome = outcome_of(config, replace(base, without_limit=True))
-
-    def row(name: str, how: str, cost: str, trial: Trial) -> Row:
-        report(name)
-        found = outcome_of(config, trial)
-        if found.out_of_memory:
-            peak = outcome_of(config, replace(trial, without_limit=True, counts_flops=False))
-            found = replace(peak, out_of_memory=found.out_of_memory, flops=found.flops)
-        return Row(name, how, cost or _recomputed(found), outcome.allocated - found.allocated, found)
-
-    found = []
-    largest = None
+        outcome = outcome_of(config, replace(base, counts_flops=changes, without_limit=True))
+    trials = _Trials(config, base, outcome, report)
+    largest, rows, together = None, [], None
     if changes and not real.error:
         report('the largest microbatch')
-        largest = largest_microbatch(loaded, base, real.microbatch, lambda trial: outcome_of(config, trial))
-        found = [row(each.name, each.how, each.cost, each.trial) for each in changes_of(loaded, base, outcome)]
-        found.sort(key=lambda row: -row.saved)
+        largest = trials.largest_microbatch(loaded, [], real.microbatch)
+        offered = list(changes_of(loaded, base, outcome, int(figures()['major'])))
+        if not real.fits and largest.samples and 2 * largest.samples < outcome.microbatch:
+            offered.append(of_microbatch('the largest microbatch that fits', largest.samples))
+        tried = [(change, trials.row([change])) for change in offered]
+        rows = sorted((row for _, row in tried), key=lambda row: -row.saved)
+        if not real.fits and not any(row.outcome.fits for row in rows):
+            together = trials.row(_together(tried, loaded, outcome, trials))
     grid = [
-        row(' '.join(overrides), '', '', replace(base, overrides=(*base.overrides, *overrides)))
+        trials.row_of(' '.join(overrides), replace(base, overrides=(*base.overrides, *overrides)))
         for overrides in variations
         if overrides
     ]
     return Plan(
         **device,
         ranks=base.ranks,
+        ranks_per_node=base.ranks // base.nodes,
         outcome=outcome,
         fits=real.fits,
         out_of_memory=real.out_of_memory,
         largest_microbatch=largest,
-        changes=found,
+        changes=rows,
+        combination=together,
+        not_tried=not_tried(loaded, base) if rows else [],
         grid=grid,
     )
 
 
-def _recomputed(outcome: Outcome) -> str:
-    if not outcome.flops or not outcome.recomputed_flops:
-        return ''
-    return f'{outcome.recomputed_flops / outcome.flops:+.0%} FLOPs, recomputed'
+def _together(
+    tried: Sequence[tuple[Change, Row]], config: Mapping[str, Any], outcome: Outcome, trials: _Trials
+) -> list[Change]:
+    """The changes to make together."""
+    usable = [
+        change for change, row in tried if change.price not in (None, Price.SMALL_KERNELS) and not row.outcome.error
+    ]
+    one_sample = of_microbatch('one sample in a microbatch', 1)
+    if outcome.microbatch > 1:
+        usable.append(one_sample)
+    found = combination(sorted(usable, key=lambda change: change.price or 0), trials.needs)
+    if one_sample not in found or trials.needs(found):
+        return found
+    others = [change for change in found if change is not one_sample]
+    samples = trials.largest_microbatch(config, others, 1).samples
+    return [*others, of_microbatch(f'{samples} samples in a microbatch', samples) if samples > 1 else one_sample]
+
+
+class _Trials:
+    """Runs the trials of changes, and compares them with the config as it is."""
+
+    def __init__(self, config: str, base: Trial, outcome: Outcome, report: Callable[[str], None]) -> None:
+        self._config = config
+        self._base = base
+        self._outcome = outcome
+        self._report = report
+
+    def row(self, changes: Sequence[Change]) -> Row:
+        """The changes together."""
+        name = ' + '.join(change.name for change in changes)
+        how = '; '.join(change.how for change in changes)
+        cost = ', '.join(dict.fromkeys(change.cost for change in changes if change.cost))
+        return self.row_of(name, self._applied(changes), how, cost)
+
+    def row_of(self, name: str, trial: Trial, how: str = '', cost: str = '') -> Row:
+        self._report(name)
+        found = outcome_of(self._config, trial)
+        if found.out_of_memory:
+            unlimited = outcome_of(self._config, replace(trial, without_limit=True))
+            found = replace(unlimited, out_of_memory=found.out_of_memory)
+        base = self._outcome
+        costs = costs_of(base, found)
+        words = [] if found.error else costs_in_words(costs, base)
+        return Row(name, how, ', '.join(filter(None, [cost, *words])), base.allocated - found.allocated, costs, found)
+
+    def needs(self, changes: Sequence[Change]) -> int:
+        """The bytes that the changes together take of the device; 0 if they fit."""
+        self._report(' + '.join(change.name for change in changes))
+        trial = self._applied(changes)
+        found = self._outcome_in_search(trial)
+        if found.fits:
+            return 0
+        return sys.maxsize if found.error else self._outcome_in_search(replace(trial, without_limit=True)).reserved
+
+    def largest_microbatch(self, config: Mapping[str, Any], changes: Sequence[Change], start: int) -> Largest:
+        """The largest microbatch that fits with the changes."""
+        return largest_microbatch(config, self._applied(changes), start, self._outcome_in_search)
+
+    def _outcome_in_search(self, trial: Trial) -> Outcome:
+        """Of a trial that is one of many."""
+        return outcome_of(self._config, replace(trial, counts_flops=False, few_microbatches=True))
+
+    def _applied(self, changes: Sequence[Change]) -> Trial:
+        trial = self._base
+        for change in changes:
+            trial = change.apply(trial)
+        return trial

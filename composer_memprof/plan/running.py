@@ -18,18 +18,29 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.config import build_trainer, load
 from composer_memprof.messages import log_error
+from composer_memprof.plan.model_structure import (
+    blocks_of,
+    repeated,
+    says_what_to_checkpoint,
+    summed_by_block,
+    unit_of_all_blocks,
+)
 from composer_memprof.plan.trial import Outcome, Share, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
 from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
+from composer_memprof.recorders.flops.result import OperationFlops
 from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.recorders.torch_private.wrappers import apply_activation_checkpointing
 from composer_memprof.simulated_gpu import ranks
+from composer_memprof.simulated_gpu.ranks import traffic
 from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, figures
 from composer_memprof.simulation.observer import StepObserver, device_peaks
 
 _BATCHES = 2
+#: With ``few_microbatches``: the first one makes gradients, the second one adds to them, the third one is as all others.
+_FEW = 3
 #: Why a trial ends whose loader has no batch; Composer would ask it again and again.
 DATA_ENDS = 'the data are less than one batch'
 #: What a plan needs not: they write files, load them, or talk to a store.
@@ -43,6 +54,10 @@ def run_trial(config: str, trial: Trial) -> Outcome:
     run = _Run(trial)
     try:
         trainer = build_trainer(_trial_config(config, trial), callbacks=[run], make_model=run.make_model)
+        if trial.few_microbatches:
+            data: Any = trainer._train_data_spec
+            split = data.split_batch
+            data.split_batch = lambda batch, size: split(batch, size)[:_FEW]
         trainer.fit()
     except Exception as error:
         shortage = out_of_memory_in(error)
@@ -60,6 +75,18 @@ def _microbatch(state: State) -> int:
     return min(int(size), samples) if size else samples
 
 
+def _is_done_again(operation: OperationFlops) -> bool:
+    """Whether an operation of forward runs again in backward: not so what attention's own backward repeats."""
+    return operation.forward_flops > 0 and operation.recomputed_flops > 0
+
+
+def _by_collective(sent: Counter[tuple[str, bool]]) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for (name, _), size in sent.items():
+        sums[name] += size
+    return dict(sums.most_common())
+
+
 def _set_environment(trial: Trial) -> None:
     # The Trainer logs the CPU's name, for which it starts a process that takes a second.
     collect_env.get_cpu_model = lambda: ''  # type: ignore[assignment]
@@ -69,7 +96,7 @@ def _set_environment(trial: Trial) -> None:
         here = figures()
         os.environ[VARIABLE] = as_variable({**here, 'total_memory': int(here['total_memory']) * 64})
     if trial.ranks > 1:
-        os.environ.update(ranks.environment(trial.ranks))
+        os.environ.update(ranks.environment(trial.ranks, ranks_per_node=trial.ranks_per_node))
         ranks.install()
 
 
@@ -95,6 +122,12 @@ class _Run(Callback):
         self._flops: Optional[FlopsRecorder] = None
         self._microbatch = 0
         self._blocks = ''
+        self._repeated: dict[str, int] = {}
+        self._says_what_to_checkpoint = False
+        self._one_unit = ''
+        self._precision = ''
+        self._sent_before: Counter[tuple[str, bool]] = Counter()
+        self._sent: Counter[tuple[str, bool]] = Counter()
         self._host_model = 0
         self._setup = 0
         cuda_allocator.call_when_started(self._observer.begin)
@@ -104,7 +137,12 @@ class _Run(Callback):
         with UntouchedWeights():
             model = build()
         self._host_model = sum(each.nbytes for each in model.parameters() if each.device.type == 'cpu')
-        self._blocks = blocks_of(model)
+        self._blocks, self._repeated = blocks_of(model), repeated(model)
+        self._says_what_to_checkpoint = says_what_to_checkpoint(model)
+        for module in model.modules():
+            if type(module).__name__ == self._blocks:
+                for attribute in self._trial.marked:
+                    setattr(module, attribute, True)
         wanted = self._trial.checkpointed
         if wanted:
             apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == wanted)
@@ -116,9 +154,12 @@ class _Run(Callback):
             torch.cuda.reset_peak_memory_stats(device)
         self._observer.restart()
         self._observer.follow_model(state.model)
+        self._precision = state.precision.value
+        self._one_unit = unit_of_all_blocks(state.model, self._blocks)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         self._microbatch = _microbatch(state)
+        self._sent_before = traffic.sent()
         if self._trial.counts_flops and state.timestamp.batch == _BATCHES - 1:
             self._flops = FlopsRecorder(state.model)
             self._flops.__enter__()
@@ -130,11 +171,13 @@ class _Run(Callback):
     def batch_end(self, state: State, logger: Logger) -> None:
         if self._flops is not None:
             self._flops.__exit__(None, None, None)
+        self._sent = traffic.sent() - self._sent_before
 
     def outcome(self, seconds: float, out_of_memory: str = '') -> Outcome:
         report = report_on(read_snapshot(self._observer.snapshot(rank=0)))
         peak = max((device.peak for device in report.devices), key=lambda peak: peak.bytes, default=None)
         peaks = device_peaks()
+        modules = [] if peak is None else [Share(each.module, each.bytes) for each in peak.modules]
         flops = self._flops.result if self._flops is not None else None
         return Outcome(
             out_of_memory=out_of_memory,
@@ -142,28 +185,20 @@ class _Run(Callback):
             reserved=max((each.reserved for each in peaks), default=0),
             setup=self._setup,
             categories=[] if peak is None else [Share(each.category, each.bytes) for each in peak.categories],
-            modules=[] if peak is None else [Share(each.module, each.bytes) for each in peak.modules],
+            modules=modules,
+            by_block=summed_by_block(modules, self._repeated),
             batch=None if peak is None else peak.batch,
             phase='' if peak is None else peak.phase,
             microbatch=self._microbatch,
+            precision=self._precision,
             blocks=self._blocks,
+            says_what_to_checkpoint=self._says_what_to_checkpoint,
+            recomputes=None if flops is None else any(_is_done_again(each) for each in flops.operations),
+            one_unit=self._one_unit,
             flops=None if flops is None else flops.batch_flops,
             recomputed_flops=None if flops is None else flops.recomputed_flops,
+            sent=_by_collective(self._sent),
+            sent_between_nodes=sum(size for (_, between), size in self._sent.items() if between),
             host_model=self._host_model,
             seconds=seconds,
         )
-
-
-def blocks_of(model: torch.nn.Module) -> str:
-    """The class of the repeated modules that together hold most parameters, such as a transformer's blocks.
-
-    >>> blocks_of(torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(8, 2) for _ in range(3))))
-    'TransformerEncoderLayer'
-    """
-    held: Counter[str] = Counter()
-    for container in model.modules():
-        children = list(container.children())
-        kinds = {type(child) for child in children}
-        if len(children) > 1 and len(kinds) == 1 and any(True for _ in children[0].children()):
-            held[type(children[0]).__name__] += sum(each.numel() for each in container.parameters())
-    return max(held, key=lambda name: held[name], default='')

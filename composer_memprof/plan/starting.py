@@ -7,8 +7,9 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, Optional
 
+from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.outside import outside_of
@@ -19,23 +20,30 @@ def start(
     overrides: Sequence[str],
     device: Device,
     ranks: int,
+    ranks_per_node: Optional[int],
     vary: Sequence[tuple[str, Sequence[str]]],
     changes: bool,
     as_json: bool,
 ) -> NoReturn:
     """Replace this process by one on the simulated GPU that makes the plan.
 
+    Args:
+        ranks_per_node: None for 8, or all ranks if they are fewer.
+
     Raises:
         CannotSimulateError: where no GPU can be simulated.
+        ValueError: if the ranks do not fill their nodes.
     """
+    simulated_ranks.environment(ranks, ranks_per_node=ranks_per_node)
     outside = outside_of(device, ranks)
-    environment = environment_with(device, devices=min(2 * ranks, 8), outside=outside.bytes)
+    environment = environment_with(device, devices=ranks_per_node or min(2 * ranks, 8), outside=outside.bytes)
     # These messages help nobody here.
     quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
     asked = {
         'config': config,
         'overrides': list(overrides),
         'ranks': ranks,
+        'ranks_per_node': ranks_per_node,
         'allocator': os.environ.get('PYTORCH_CUDA_ALLOC_CONF', ''),
         'device': {'gpu': device.key, 'total': device.total_memory, 'outside': dataclasses.asdict(outside)},
         'vary': list(vary),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from composer_memprof.messages import human_bytes, printable
+from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.plan.planning import Plan, Row
-from composer_memprof.plan.trial import Share
+from composer_memprof.plan.trial import Outcome, Share
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
@@ -24,14 +24,22 @@ def plan_text(plan: Plan) -> RenderableType:
     parts: list[RenderableType] = [Text(_verdict(plan), style='bold')]
     if plan.outcome.error:
         return Group(*parts, Text(printable(plan.outcome.error)))
-    parts += [Padding(Text(line), (0, 0, 0, 2)) for line in _facts(plan)]
+    parts += [_Indented(line) for line in _facts(plan)]
     parts += [Text(), *_shares('At the peak, by category', plan.outcome.categories, plan.outcome.allocated)]
-    parts += [Text(), *_shares('At the peak, by module', plan.outcome.modules, plan.outcome.allocated)]
+    parts += [Text(), *_shares('At the peak, by module', plan.outcome.by_block, plan.outcome.allocated)]
     if plan.changes:
+        together = [] if plan.combination is None else [plan.combination]
         parts += [Text(), Text('What to change, each tried', style='bold'), _table(plan.changes, 'change')]
-        parts += [Text(), *_how(plan.changes)]
+        if plan.combination is not None:
+            fits = 'these fit together' if plan.combination.outcome.fits else 'together they do not either, at best'
+            parts += [Text(), Text(f'None of them fits alone; {fits}', style='bold'), _table(together, 'changes')]
+        parts += [Text(), Text('What to write', style='bold'), *_how([*plan.changes, *together])]
+        parts += _errors(plan.changes)
+        if plan.not_tried:
+            parts += [Text(), Text('Not tried', style='bold'), *map(_Indented, plan.not_tried)]
     if plan.grid:
         parts += [Text(), Text('Variations', style='bold'), _table(plan.grid, 'variation')]
+        parts += _errors(plan.grid)
     return Group(*parts)
 
 
@@ -49,20 +57,42 @@ def _verdict(plan: Plan) -> str:
 def _facts(plan: Plan) -> Iterator[str]:
     outcome = plan.outcome
     when = f'in {outcome.phase} of batch {outcome.batch}' if outcome.phase else 'at an unknown time'
-    yield f'at most {human_bytes(outcome.allocated)} allocated, {when}, with {outcome.microbatch} samples in a microbatch'
+    yield f'at most {human_bytes(outcome.allocated)} allocated, {when}, with {_count(outcome.microbatch)} in a microbatch, {outcome.precision}'
     if outcome.setup > outcome.allocated:
         yield f'{human_bytes(outcome.setup)} before the first batch, while the model came to the device'
     largest = plan.largest_microbatch
     if largest is not None:
         limit = f', limited by {printable(largest.limit)}' if largest.limit else ''
         yield (
-            f'the largest microbatch that fits: {largest.samples} samples{limit}'
+            f'the largest microbatch that fits: {_count(largest.samples)}{limit}'
             if largest.samples
             else 'no microbatch fits, not even of one sample'
         )
     yield f"allowed for outside of torch's allocator: {in_words(plan.outside)}"
+    if outcome.all_sent:
+        yield _sent(outcome)
     if outcome.host_model:
         yield f'{human_bytes(outcome.host_model)} of host memory while the model is built'
+    if outcome.one_unit:
+        part = outcome.blocks or 'module'
+        yield (
+            f'warning: FSDP gathers the parameters of every {part} at once, since {printable(outcome.one_unit)} is one '
+            f'unit; set _fsdp_wrap = True on each {part}, or fsdp_wrap_fn on the child of the ComposerModel'
+        )
+
+
+def _count(samples: int) -> str:
+    return count_of(samples, 'sample')
+
+
+def _sent(outcome: Outcome) -> str:
+    kinds = ', '.join(
+        f'{human_bytes(size)} in {name}' for name, size in outcome.sent.items() if size >= _SMALLEST * outcome.all_sent
+    )
+    between = (
+        f'; {human_bytes(outcome.sent_between_nodes)} in groups that span nodes' if outcome.sent_between_nodes else ''
+    )
+    return f'a rank sends {human_bytes(outcome.all_sent)} a batch, if in rings: {kinds}{between}'
 
 
 def _shares(title: str, shares: Sequence[Share], whole: int) -> Iterator[RenderableType]:
@@ -82,7 +112,7 @@ def _table(rows: Sequence[Row], first: str) -> Table:
     table.add_column('cost', overflow='fold')
     for row in rows:
         if row.outcome.error:
-            table.add_row(printable(row.name), '', '', '', 'no', printable(f'does not run: {row.outcome.error}'))
+            table.add_row(printable(row.name), '', '', '', 'no', 'does not run')
             continue
         table.add_row(
             printable(row.name),
@@ -95,7 +125,34 @@ def _table(rows: Sequence[Row], first: str) -> Table:
     return table
 
 
-def _how(rows: Sequence[Row]) -> Iterator[Text]:
+def _how(rows: Sequence[Row]) -> Iterator[RenderableType]:
     for row in rows:
-        if row.how and not row.outcome.error and row.saved > _SMALLEST * row.outcome.allocated:
-            yield Text(f'{row.name}: {printable(row.how)}', style='dim')
+        if row.how and not row.outcome.error:
+            yield _Indented(f'{row.name}: {printable(row.how)}')
+
+
+def _errors(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    failed = [row for row in rows if row.outcome.error]
+    if failed:
+        yield from (Text(), Text('What does not run', style='bold'))
+    for row in failed:
+        yield _Indented(printable(f'{row.name}: {row.outcome.error}'))
+
+
+class _Indented:
+    """A line that is indented, and more so where it goes on."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width, 20)
+        for line in textwrap.wrap(
+            self._line,
+            width,
+            initial_indent='  ',
+            subsequent_indent='      ',
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            yield Text(line, no_wrap=True, overflow='ignore')

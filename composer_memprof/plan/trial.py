@@ -13,18 +13,28 @@ class Trial:
     Attributes:
         overrides: ``key=value`` changes to the config.
         ranks: how many processes the one that runs stands among.
+        ranks_per_node: of these; None for 8, or all if they are fewer.
         allocator: ``PYTORCH_CUDA_ALLOC_CONF``.
         checkpointed: class of the modules whose activations are checkpointed; ``''`` for none.
+        marked: attributes that are set to True on each of the model's blocks, for Composer to read.
         counts_flops: count the FLOPs of the second batch.
+        few_microbatches: run the first three of each batch. The others repeat what the third one does.
         without_limit: on a device of the same kind whose memory does not end.
     """
 
     overrides: tuple[str, ...] = ()
     ranks: int = 1
+    ranks_per_node: Optional[int] = None
     allocator: str = ''
     checkpointed: str = ''
+    marked: tuple[str, ...] = ()
     counts_flops: bool = False
+    few_microbatches: bool = False
     without_limit: bool = False
+
+    @property
+    def nodes(self) -> int:
+        return self.ranks // (self.ranks_per_node or min(self.ranks, 8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +57,19 @@ class Outcome:
         setup: the most in blocks before the first batch, while the model came to the device.
         categories: of the peak, largest first.
         modules: of the peak, largest first.
+        by_block: the same, with the modules within all repeated blocks summed, as ``blocks.* (32)``.
         batch: in which the peak is.
         phase: in which the peak is.
         microbatch: samples in a microbatch of one rank.
+        precision: of the Trainer, such as ``amp_bf16``.
         blocks: class of the repeated modules that hold most of the parameters; ``''`` if there is none.
+        says_what_to_checkpoint: whether the model tells Composer which modules to checkpoint.
+        recomputes: whether backward runs parts of forward again, as checkpoints do; None if FLOPs were not counted.
+        one_unit: class of the FSDP unit in which all blocks are gathered at once; ``''`` if each has its own.
         flops: of one batch of this rank, None if not counted.
-        recomputed_flops: of these, what activation checkpointing repeats.
+        recomputed_flops: done again beside these, by checkpoints and by attention that keeps no scores.
+        sent: by this rank in the second batch, by collective; by the formula of ``simulated_gpu.ranks.traffic``.
+        sent_between_nodes: the part of it within groups of ranks that are on several nodes.
         host_model: the model's memory on the host while it is built.
         seconds: that the trial took.
     """
@@ -64,15 +81,31 @@ class Outcome:
     setup: int = 0
     categories: list[Share] = dataclasses.field(default_factory=list)
     modules: list[Share] = dataclasses.field(default_factory=list)
+    by_block: list[Share] = dataclasses.field(default_factory=list)
     batch: Optional[int] = None
     phase: str = ''
     microbatch: int = 0
+    precision: str = ''
     blocks: str = ''
+    says_what_to_checkpoint: bool = False
+    recomputes: Optional[bool] = None
+    one_unit: str = ''
     flops: Optional[int] = None
     recomputed_flops: Optional[int] = None
+    sent: dict[str, int] = dataclasses.field(default_factory=dict)
+    sent_between_nodes: int = 0
     host_model: int = 0
     seconds: float = 0.0
 
     @property
     def fits(self) -> bool:
         return not self.error and not self.out_of_memory
+
+    @property
+    def step_flops(self) -> Optional[int]:
+        """Those of one batch, with what is done again."""
+        return None if self.flops is None else self.flops + (self.recomputed_flops or 0)
+
+    @property
+    def all_sent(self) -> int:
+        return sum(self.sent.values())

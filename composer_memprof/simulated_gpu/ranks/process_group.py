@@ -9,6 +9,8 @@ Every collective is done at once, as if all ranks held what this rank holds:
 Values are computed for tensors on the CPU, and for small ones on a GPU: numbers of samples, flags, sizes. Larger ones
 on a GPU keep what they hold, since no kernel runs there.
 
+Each collective's bytes are counted (`traffic`).
+
 NCCL's own use of torch's allocator is repeated: the flat copy of a list of tensors, and the tensor of a barrier.
 """
 
@@ -23,6 +25,8 @@ from torch import distributed
 from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.futures import Future
 
+from composer_memprof.simulated_gpu.ranks import traffic
+
 #: Bytes of a tensor on a GPU up to which its values are computed, on the host.
 _SMALL = 4096
 
@@ -34,8 +38,10 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._own_rank = rank
         self._ranks = size
+        self._spans_nodes: Optional[bool] = None
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        self._count('all_reduce', tensors, 2 * self._others / self._ranks)
         self._reduce(tensors, opts)
         return _Done(tensors)
 
@@ -43,16 +49,19 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]
+        self._count('reduce', tensors)
         if opts.rootRank == self._own_rank:
             self._reduce(tensors, opts)
         return _Done(tensors)
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        self._count('broadcast', tensors)
         return _Done(tensors)
 
     def allgather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
+        self._count('all_gather', inputs, self._others)
         self._flat_copy(outputs[0])
         _fill(outputs[0], inputs[0])
         return _Done(outputs[0])
@@ -60,12 +69,14 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
+        self._count('all_gather', inputs, self._others)
         for gathered in outputs:
             for output, own in zip(gathered, inputs, strict=True):
                 _fill([output], own)
         return _Done([output for gathered in outputs for output in gathered])
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
+        self._count('all_gather', [own], self._others)
         _write(output, lambda: _on_host(own).reshape(1, -1).expand(self._ranks, -1).reshape(output.shape))
         return _Done([output])
 
@@ -79,6 +90,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
     def gather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
+        self._count('gather', inputs)
         for gathered in outputs:  # none but on the root
             _fill(gathered, inputs[0])
         return _Done([])
@@ -87,12 +99,15 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
     ) -> Work:
         for scattered in inputs:  # none but on the root
+            self._count('scatter', scattered, self._others / self._ranks)
             _fill(outputs, scattered[self._own_rank])
         return _Done(outputs)
 
     def reduce_scatter(  # type: ignore[override]
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
     ) -> Work:
+        for scattered in inputs:
+            self._count('reduce_scatter', scattered, self._others / self._ranks)
         self._flat_copy(inputs[0])
         for output, scattered in zip(outputs, inputs, strict=True):
             _fill([output], scattered[self._own_rank])
@@ -100,6 +115,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         return _Done(outputs)
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Work:
+        self._count('reduce_scatter', [whole], self._others / self._ranks)
         _write(output, lambda: _on_host(whole).reshape(self._ranks, -1)[self._own_rank].reshape(output.shape))
         self._reduce([output], opts)
         return _Done([output])
@@ -112,6 +128,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         return _Done(outputs)
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        self._count('all_to_all', inputs, self._others / self._ranks)
         for output in outputs:
             if output.shape == inputs[self._own_rank].shape:
                 _fill([output], inputs[self._own_rank])
@@ -125,6 +142,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         input_sizes: Optional[Sequence[int]] = None,
         opts: Any = None,
     ) -> Work:
+        self._count('all_to_all', [whole], self._others / self._ranks)
         _write(output, lambda: self._exchanged(output, _on_host(whole), output_sizes, input_sizes))
         return _Done([output])
 
@@ -145,6 +163,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         return received
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        self._count('send', tensors)
         return _Done(tensors)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> Work:
@@ -173,6 +192,16 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
+
+    @property
+    def _others(self) -> int:
+        return self._ranks - 1
+
+    def _count(self, name: str, tensors: Sequence[torch.Tensor], times: float = 1) -> None:
+        if self._spans_nodes is None:
+            self._spans_nodes = traffic.between_nodes(distributed.get_process_group_ranks(self))
+        if self._others:
+            traffic.count(name, tensors, times, between_nodes=self._spans_nodes)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         operation = ReduceOp.SUM if opts is None else opts.reduceOp
