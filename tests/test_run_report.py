@@ -408,8 +408,8 @@ def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) ->
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('run: 3 ranks\n  Rank 2 differs')
-    page = Path('page.html').read_text()
-    assert 'fsdp_mem_rank_0_train_9.json' in page and '<a href' not in page, 'what was fetched is gone'
+    files = Path('page.html').read_text().partition('id="files"')[2].partition('<script')[0]
+    assert 'fsdp_mem_rank_0_train_9.json' in files and '<a href' not in files, 'what was fetched is gone'
     missing = subprocess.run(
         [*command[:4], 's3://runs/nothing'], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
