@@ -85,6 +85,49 @@ def test_memory_that_runs_out_does_so_with_torchs_own_error_and_the_scripts_exit
     assert report.oom is not None and report.oom.requested == 64 * MIB
 
 
+# Each of a batch takes some hundreds of MiB; a batch beyond the second argument is refused.
+BATCHES = """
+import sys
+import torch
+batch = int(sys.argv[1].removeprefix('--batch='))
+if batch > int(sys.argv[2]):
+    raise SystemExit('too large a batch')
+weight = torch.zeros(1, device='cuda', requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+(torch.zeros(batch, 25 << 20, device='cuda') * weight).square().sum().backward()
+optimizer.step()
+print('done')
+"""
+
+
+def test_the_largest_number_in_a_command_that_fits_is_searched() -> None:
+    Path('train.py').write_text(BATCHES)
+    device = ('--memory', '1800MB', '--compute-capability', '8.0')
+    ran = simulate('--json', *device, '--largest', '4', '--', 'python', 'train.py', '--batch={}', '9')
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.splitlines() == ['composer-memprof: trying 2', 'composer-memprof: trying 3']
+    found = json.loads(ran.stdout)
+    assert (found['largest'], found['limit']) == (2, '')
+    assert [each['fits'] for each in found['tried']] == [True, False]
+    allocated = found['tried'][0]['allocated']
+    assert allocated < found['available'] < allocated * 3 / 2
+    assert [path.name for path in Path().iterdir()] == ['train.py'], 'nothing is recorded'
+
+
+def test_a_search_says_what_ended_it_if_it_is_not_the_memory() -> None:
+    Path('train.py').write_text(BATCHES)
+    refused = simulate('--gpu', 't4', '--largest', '2', '--', 'python', 'train.py', '--batch={}', '1')
+    (verdict, limit, _, *table) = refused.stdout.splitlines()
+    assert verdict == 'simulated t4: the largest number that fits is 1'
+    assert limit == 'with 2 the command fails: too large a batch'
+    assert [line.split()[-1] for line in table[:2]] == ['yes', 'fails']
+    assert refused.returncode == 0
+    none = simulate('--memory', '700MB', '--largest', '1', '--', 'python', 'train.py', '--batch={}', '1')
+    assert none.returncode == 3 and none.stdout.startswith('simulated 700mb-sm90: not even 1 fits\n')
+    nowhere = simulate('--largest', '4', '--', 'python', 'train.py')
+    assert nowhere.returncode == 2 and '--largest: the command must contain {}' in nowhere.stderr
+
+
 def test_a_script_that_does_not_end_meets_the_time_limit() -> None:
     Path('train.py').write_text(SCRIPT + '\nprint("never")')
     ran = simulate('--steps', '0', '--time-limit', '8', '--', 'python', 'train.py')

@@ -58,6 +58,11 @@ class Simulation:
         """What lies outside of torch's allocator on each device."""
         return outside_of(self.device, self.ranks or 1)
 
+    @property
+    def available(self) -> int:
+        """What torch's allocator can have of each device, in bytes."""
+        return self.device.total_memory - self.outside.bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class SimulationResult:
@@ -100,12 +105,13 @@ class SimulationResult:
         return {**dataclasses.asdict(self), 'fits': self.fits}
 
 
-def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: Any) -> SimulationResult:
+def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], **streams: Any) -> SimulationResult:
     """Run a command on a simulated GPU, in an environment of its own; its output goes where this process's goes.
 
     Args:
         command: the program and its arguments.
-        folder: for the snapshot of each process, and for nothing else; empty. It is removed if it stays so.
+        folder: for the snapshot of each process, and for nothing else; empty. It is removed if it stays so. With None
+            nothing is recorded.
         streams: ``stdout`` and ``stderr``, as :class:`subprocess.Popen` takes them.
 
     Raises:
@@ -115,22 +121,20 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
     with tempfile.TemporaryDirectory(prefix='simulated-gpu-') as temporary:
         notes = Path(temporary) / 'notes'
         environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
-        environment[FOLDER_VARIABLE] = str(folder.absolute())
+        environment[FOLDER_VARIABLE] = '' if folder is None else str(folder.absolute())
         environment[PEAKS_VARIABLE] = temporary
         environment[STEPS_VARIABLE] = str(what.steps)
         try:
             code, timed_out = _run(command, environment, what.time_limit, streams)
         finally:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-                if folder.parent == _FOLDER:
-                    folder.parent.rmdir()
+            if folder is not None:
+                _remove_empty(folder)
         processes, lost = read_peaks(Path(temporary))
         lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
         gpu=what.device.key,
         total=what.device.total_memory,
-        available=what.device.total_memory - what.outside.bytes,
+        available=what.available,
         outside=dataclasses.asdict(what.outside),
         ranks=what.ranks or 1,
         rank=what.rank,
@@ -141,6 +145,13 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
         assumed=_after('assumed: ', lines),
         not_simulated=_after('not simulated: ', lines),
     )
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        if folder.parent == _FOLDER:
+            folder.parent.rmdir()
 
 
 def _environment(what: Simulation) -> dict[str, str]:
