@@ -349,6 +349,9 @@ def simulate(
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         say(f'--folder={str(folder)!r} must be a new or an empty folder')
         raise typer.Exit(2)
+    if folder is not None and largest is not None:
+        say('--largest records nothing, so that it takes no --folder')
+        raise typer.Exit(2)
     try:
         if largest is not None:
             _search(words, largest, what, as_json)

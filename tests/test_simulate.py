@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.run import list_artifacts
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.conftest import entries, run_command_that_simulates
+from tests.conftest import entries, run_command_that_simulates, simulated_gpu
 
 # Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
 SCRIPT = """
@@ -126,6 +128,20 @@ def test_a_search_says_what_ended_it_if_it_is_not_the_memory() -> None:
     assert none.returncode == 3 and none.stdout.startswith('simulated 700mb-sm90: not even 1 fits\n')
     nowhere = simulate('--largest', '4', '--', 'python', 'train.py')
     assert nowhere.returncode == 2 and '--largest: the command must contain {}' in nowhere.stderr
+    folder = simulate('--largest', '4', '--folder', 'mine', '--', 'python', '{}')
+    assert folder.returncode == 2 and '--largest records nothing' in folder.stderr
+
+
+def test_a_signal_ends_a_search_and_not_only_a_run() -> None:
+    simulated_gpu()
+    script = 'import time; print(open("ready", "w").write("{}"), flush=True); time.sleep(60)'
+    options = ('-m', 'composer_memprof', 'simulate', '--largest', '3', '--')
+    search = subprocess.Popen([sys.executable, *options, 'python', '-c', script], stderr=subprocess.PIPE, text=True)
+    while not Path('ready').exists():
+        time.sleep(0.05)
+    search.send_signal(signal.SIGINT)
+    _, errors = search.communicate(timeout=60)
+    assert search.returncode == 130 and errors.count('trying') == 1
 
 
 def test_a_script_that_does_not_end_meets_the_time_limit() -> None:

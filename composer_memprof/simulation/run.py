@@ -77,6 +77,7 @@ class SimulationResult:
         lost: how many used one and ended without leaving their figures, as by a signal.
         exit_code: the command's.
         timed_out: whether the time limit ended it.
+        signal: the number of the signal that this process passed on to it; 0 if there was none.
         assumed: what the figures rest on, one sentence each.
         not_simulated: functions that were called and failed.
     """
@@ -91,6 +92,7 @@ class SimulationResult:
     lost: int
     exit_code: int
     timed_out: bool
+    signal: int
     assumed: list[str]
     not_simulated: list[str]
 
@@ -125,7 +127,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         environment[PEAKS_VARIABLE] = temporary
         environment[STEPS_VARIABLE] = str(what.steps)
         try:
-            code, timed_out = _run(command, environment, what.time_limit, streams)
+            code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
         finally:
             if folder is not None:
                 _remove_empty(folder)
@@ -142,6 +144,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         lost=lost,
         exit_code=code,
         timed_out=timed_out,
+        signal=passed_on,
         assumed=_after('assumed: ', lines),
         not_simulated=_after('not simulated: ', lines),
     )
@@ -170,12 +173,12 @@ def _after(start: str, lines: list[str]) -> list[str]:
 
 def _run(
     command: Sequence[str], environment: dict[str, str], time_limit: float, streams: dict[str, Any]
-) -> tuple[int, bool]:
-    """The exit code as a shell would have it, and whether time ran out."""
+) -> tuple[int, bool, int]:
+    """The exit code as a shell would have it, whether time ran out, and the signal that was passed on."""
     # a group of its own, so that nothing that it started stays behind
     process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     timed_out = False
-    with _signals_passed_on(process):
+    with _signals_passed_on(process) as signals:
         try:
             code = process.wait(time_limit or None)
         except subprocess.TimeoutExpired:
@@ -185,12 +188,12 @@ def _run(
                 process.wait(_GRACE_S)
     _send(process, signal.SIGKILL)
     code = process.wait()
-    return (128 - code if code < 0 else code), timed_out
+    return (128 - code if code < 0 else code), timed_out, signals[0] if signals else 0
 
 
 @contextlib.contextmanager
-def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The command gets the first signal; the second one kills it."""
+def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """The command gets the first signal; the second one kills it. Yields those that came."""
     received: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -200,7 +203,7 @@ def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.signal(number, pass_on) for number in signals}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -85,6 +85,7 @@ def largest_that_fits(
         ValueError: if the command has no ``{}``.
         CannotSimulateError: where no GPU can be simulated.
         OSError: if the command can't be started.
+        KeyboardInterrupt: if a signal ended a run.
     """
     if not any(PLACE in word for word in command):
         raise ValueError(f'the command must contain {PLACE}, where the number is put in, such as batch_size={PLACE}')
@@ -114,6 +115,8 @@ def _run(command: Sequence[str], number: int, what: Simulation) -> Tried:
         result = simulate(words, what, None, stdout=output, stderr=output)
         output.seek(max(0, output.seek(0, 2) - _END))
         lines = output.read().decode(errors='replace').split('\n')
+    if result.signal:
+        raise KeyboardInterrupt
     devices = [device for process in result.processes for device in process.devices]
     ran = not result.exit_code or result.timed_out
     last = next((line for line in reversed(lines) if line.strip()), f'exit code {result.exit_code}')
