@@ -108,10 +108,13 @@ def overrides() -> list[str]:
 def peaks(gpu: str, ranks: int, fsdp: int) -> str:
     """A row of the first table."""
     found = _simulate(gpu, ranks, fsdp, [])
-    (device,) = found['processes'][0]['devices']
-    figures = [human_bytes(size) for size in (device['allocated'], device['reserved'], found['available'])]
-    fits = 'does not run' if found['fits'] and found['exit_code'] else 'yes' if found['fits'] else 'no'
-    return f'| {gpu} | {ranks} | FSDP{fsdp} | {" | ".join(figures)} | {fits} |'
+    cells = [gpu, str(ranks), f'FSDP{fsdp}']
+    if found['exit_code']:
+        cells += ['', '', human_bytes(found['available']), 'does not run' if found['fits'] else 'no']
+    else:
+        (device,) = found['processes'][0]['devices']
+        cells += [human_bytes(size) for size in (device['allocated'], device['reserved'], found['available'])] + ['yes']
+    return f'| {" | ".join(cells)} |'
 
 
 def largest(gpu: str, ranks: int, fsdp: int, *further: str) -> str:
