@@ -8,11 +8,15 @@ PAGES := tests/pages
 # mosaicml's pins forbid a newer torch, but it imports and trains with this one.
 NEWEST_TORCH ?= torch==2.15.0 torchvision==0.29.2
 NEWEST_VENV := .venv-newest-torch
+FOUNDRY ?= llm-foundry==0.22.0
+FOUNDRY_VENV := .venv-llm-foundry
+# No package of LLM Foundry has its YAMLs. A file does too.
+MPT_YAML ?= https://raw.githubusercontent.com/mosaicml/llm-foundry/v0.22.0/scripts/train/yamls/pretrain/mpt-7b.yaml
 # The node of the virtual environment, so that none need be installed.
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu test-newest-torch bench accuracy lint docs clean
+.PHONY: help run test test-dist test-gpu test-newest-torch bench accuracy mpt lint docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -40,6 +44,9 @@ bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured 
 accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one
 	$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
 
+mpt: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's MPT-7B on simulated GPUs, in an environment of its own (an hour)
+	$(FOUNDRY_VENV)/bin/python -m tests.benchmarks.llm_foundry $(MPT_YAML) $(ARGS)
+
 lint: $(VENV)/.installed-dev $(PAGES)/node_modules/.installed  ## style and types, of the pages' scripts too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,7 +66,7 @@ docs: $(VENV)/.installed-dev  ## the API reference, from the docstrings, in buil
 	$(BIN)/python -c "$$PDOC" --docformat google -o build/docs composer_memprof $(addprefix composer_memprof.,$(ROOMS))
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf $(VENV) $(NEWEST_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(NEWEST_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.
@@ -97,4 +104,11 @@ $(NEWEST_VENV)/.installed-dev: setup.cfg Makefile
 	@printf '%s\n' $(NEWEST_TORCH) > $(NEWEST_VENV)/overrides.txt
 	@$(NEWEST_VENV)/bin/uv pip install --quiet --python $(NEWEST_VENV)/bin/python \
 		--overrides $(NEWEST_VENV)/overrides.txt -e '.[dev]'
+	@touch $@
+
+$(FOUNDRY_VENV)/.installed: setup.cfg Makefile
+	@echo 'installing composer_memprof and $(FOUNDRY) into $(FOUNDRY_VENV) (once; about 6 GB)'
+	$(PYTHON) -m venv $(FOUNDRY_VENV)
+	@$(FOUNDRY_VENV)/bin/python -m pip install --quiet uv
+	@$(FOUNDRY_VENV)/bin/uv pip install --quiet --compile-bytecode --python $(FOUNDRY_VENV)/bin/python '$(FOUNDRY)' -e '.[simulate]'
 	@touch $@

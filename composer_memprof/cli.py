@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 import typer
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from composer_memprof.analysis.stored_runs import LocalRun
     from composer_memprof.runner import Run
     from composer_memprof.simulated_gpu.devices import Device
+    from composer_memprof.simulation.run import Simulation
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -447,6 +448,9 @@ def simulate(
         False, help='if memory runs out, run COMMAND a second time, on more memory, to see how much it needs'
     ),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
+    largest: Optional[int] = typer.Option(
+        None, min=1, help='search the largest number up to this one that fits in the place of {} in COMMAND'
+    ),
     as_json: bool = typer.Option(
         False, '--json', help='print the result as JSON; the output of COMMAND goes to stderr'
     ),
@@ -461,6 +465,7 @@ def simulate(
     Examples:
       composer-memprof simulate --gpu a100-40gb -- python train.py
       composer-memprof simulate --ranks 64 -- composer train.py
+      composer-memprof simulate --largest 512 -- python train.py --batch-size={}
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
     from composer_memprof.simulation.need import simulate_and_find_need
@@ -483,9 +488,14 @@ def simulate(
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         say(f'--folder={str(folder)!r} must be a new or an empty folder')
         raise typer.Exit(2)
-    kept_in = folder or new_folder(words, device.key)
+    if folder is not None and largest is not None:
+        say('--largest records nothing, so that it takes no --folder')
+        raise typer.Exit(2)
     try:
+        if largest is not None:
+            _search(words, largest, what, as_json)
         streams = {'stdout': sys.stderr} if as_json else {}
+        kept_in = folder or new_folder(words, device.key)
         if find_need:
             result = simulate_and_find_need(words, what, kept_in, say, **streams)
         else:
@@ -505,6 +515,23 @@ def simulate(
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.exit_code)
+
+
+def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> NoReturn:
+    """Print the largest number that fits. Exits with 0, with 3 if none fits, or as the command if it fails with 1."""
+    from composer_memprof.simulation.search import largest_that_fits
+    from composer_memprof.simulation.text import search_text
+
+    try:
+        found = largest_that_fits(command, most, what, report=lambda number: say(f'trying {number}'))
+    except ValueError as error:
+        say(f'--largest: {error}')
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps({**dataclasses.asdict(found), 'limit': found.limit}))
+    else:
+        show(search_text(found))
+    raise typer.Exit(0 if found.largest else found.tried[0].exit_code if found.tried[0].error else 3)
 
 
 def _device(gpu: Optional[str], memory: Optional[str], compute_capability: str) -> Device:

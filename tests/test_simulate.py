@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,63 @@ def test_a_second_run_finds_how_much_a_run_needs_that_does_not_fit() -> None:
     assert shown.stderr.count('OutOfMemoryError') == 1 and shown.returncode == 1
     assert Path('runs.txt').read_text() == 'once ' * 3
     assert len(list(Path('mine').iterdir())) == 4, 'the second run leaves nothing'
+
+
+# Each of a batch takes some hundreds of MiB; a batch beyond the second argument is refused.
+BATCHES = """
+import sys
+import torch
+batch = int(sys.argv[1].removeprefix('--batch='))
+if batch > int(sys.argv[2]):
+    raise SystemExit('too large a batch')
+weight = torch.zeros(1, device='cuda', requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+(torch.zeros(batch, 25 << 20, device='cuda') * weight).square().sum().backward()
+optimizer.step()
+print('done')
+"""
+
+
+def test_the_largest_number_in_a_command_that_fits_is_searched() -> None:
+    Path('train.py').write_text(BATCHES)
+    device = ('--memory', '1800MB', '--compute-capability', '8.0')
+    ran = simulate('--json', *device, '--largest', '4', '--', 'python', 'train.py', '--batch={}', '9')
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.splitlines() == ['composer-memprof: trying 2', 'composer-memprof: trying 3']
+    found = json.loads(ran.stdout)
+    assert (found['largest'], found['limit']) == (2, '')
+    assert [each['fits'] for each in found['tried']] == [True, False]
+    allocated = found['tried'][0]['allocated']
+    assert allocated < found['available'] < allocated * 3 / 2
+    assert [path.name for path in Path().iterdir()] == ['train.py'], 'nothing is recorded'
+
+
+def test_a_search_says_what_ended_it_if_it_is_not_the_memory() -> None:
+    Path('train.py').write_text(BATCHES)
+    refused = simulate('--gpu', 't4', '--largest', '2', '--', 'python', 'train.py', '--batch={}', '1')
+    (verdict, limit, _, *table) = refused.stdout.splitlines()
+    assert verdict == 'simulated t4: the largest number that fits is 1'
+    assert limit == 'with 2 the command fails: too large a batch'
+    assert [line.split()[-1] for line in table[:2]] == ['yes', 'fails']
+    assert refused.returncode == 0
+    none = simulate('--memory', '700MB', '--largest', '1', '--', 'python', 'train.py', '--batch={}', '1')
+    assert none.returncode == 3 and none.stdout.startswith('simulated 700mb-sm90: not even 1 fits\n')
+    nowhere = simulate('--largest', '4', '--', 'python', 'train.py')
+    assert nowhere.returncode == 2 and '--largest: the command must contain {}' in nowhere.stderr
+    folder = simulate('--largest', '4', '--folder', 'mine', '--', 'python', '{}')
+    assert folder.returncode == 2 and '--largest records nothing' in folder.stderr
+
+
+def test_a_signal_ends_a_search_and_not_only_a_run() -> None:
+    simulated_gpu()
+    script = 'import time; print(open("ready", "w").write("{}"), flush=True); time.sleep(60)'
+    options = ('-m', 'composer_memprof', 'simulate', '--largest', '3', '--')
+    search = subprocess.Popen([sys.executable, *options, 'python', '-c', script], stderr=subprocess.PIPE, text=True)
+    while not Path('ready').exists():
+        time.sleep(0.05)
+    search.send_signal(signal.SIGINT)
+    _, errors = search.communicate(timeout=60)
+    assert search.returncode == 130 and errors.count('trying') == 1
 
 
 def test_a_script_that_does_not_end_meets_the_time_limit() -> None:

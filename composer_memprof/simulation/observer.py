@@ -146,12 +146,12 @@ class ProcessObserver(StepObserver):
     """Writes what a process used at its end, which it may bring about.
 
     Args:
-        folder: for the snapshot.
+        folder: for the snapshot; without one nothing is recorded.
         peaks: the folder for the peaks.
         steps: of the first optimizer; before the next one the process ends. 0 for all of them.
     """
 
-    def __init__(self, folder: Path, peaks: Path, steps: int) -> None:
+    def __init__(self, folder: Optional[Path], peaks: Path, steps: int) -> None:
         super().__init__()
         self._folder = folder
         self._peaks = peaks
@@ -181,7 +181,8 @@ class ProcessObserver(StepObserver):
         hook = register_module_forward_pre_hook(first_forward)
 
     def begin(self) -> None:
-        super().begin()
+        if self._folder is not None:
+            super().begin()
         note_begin(self._peaks)
         add_observer(self._memory_runs_out)
         atexit.register(self._end)
@@ -203,7 +204,6 @@ class ProcessObserver(StepObserver):
             return
         with errors_logged('the peaks of a simulated process could not be written'):
             self._workers.read()
-            self._folder.mkdir(parents=True, exist_ok=True)
             error = out_of_memory_in(getattr(sys, 'last_value', None))
             ProcessPeaks(
                 devices=device_peaks(),
@@ -214,10 +214,10 @@ class ProcessObserver(StepObserver):
                 shortages=self._shortages,
                 ran_out=self._ran_out,
                 out_of_memory='' if error is None else ' '.join(str(error).split()),
-                snapshot=self._save() if self.is_alone else None,
+                snapshot=self._save(self._folder) if self._folder is not None and self.is_alone else None,
             ).write(self._peaks)
 
-    def _save(self) -> Optional[str]:
+    def _save(self, folder: Path) -> Optional[str]:
         rank = int(os.environ.get('RANK', '0'))
         snapshot = self.snapshot(rank)
         if not any(snapshot['device_traces']):
@@ -225,7 +225,8 @@ class ProcessObserver(StepObserver):
         # Not needed by a process that uses no GPU.
         from composer_memprof.simulation.snapshot_files import write_snapshot_files
 
-        return str(write_snapshot_files(snapshot, self._folder, rank, self.steps))
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(write_snapshot_files(snapshot, folder, rank, self.steps))
 
 
 def device_peaks() -> list[DevicePeak]:
@@ -271,8 +272,9 @@ def _ids(objects: Iterable[Any]) -> set[int]:
 def observe() -> None:
     """Observe this process. Called once torch is imported."""
     folder, peaks = os.environ.get(FOLDER_VARIABLE), os.environ.get(PEAKS_VARIABLE)
-    if folder is None or peaks is None:
+    if peaks is None:
         return
-    observer = ProcessObserver(Path(folder), Path(peaks), int(os.environ.get(STEPS_VARIABLE, '0')))
+    steps = int(os.environ.get(STEPS_VARIABLE, '0'))
+    observer = ProcessObserver(Path(folder) if folder else None, Path(peaks), steps)
     cuda_allocator.call_when_started(observer.begin)
     observer.follow_steps()

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-#: The folder for snapshots, the folder for these files, and how many steps are run (0: all of them).
+#: The folder for snapshots (none: nothing is recorded), the folder for these files, and how many steps are run (0: all).
 FOLDER_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
 PEAKS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION_PEAKS'
 STEPS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION_STEPS'

@@ -60,6 +60,11 @@ class Simulation:
         """What lies outside of torch's allocator on each device."""
         return outside_of(self.device, self.ranks or 1)
 
+    @property
+    def available(self) -> int:
+        """What torch's allocator can have of each device, in bytes."""
+        return self.device.total_memory - self.outside.bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class Need:
@@ -91,6 +96,7 @@ class SimulationResult:
         lost: how many used one and ended without leaving their figures, as by a signal.
         exit_code: the command's.
         timed_out: whether the time limit ended it.
+        signal: the number of the signal that this process passed on to it; 0 if there was none.
         assumed: what the figures rest on, one sentence each.
         not_simulated: functions that were called and failed.
         need: of a command that did not fit, if it was asked for.
@@ -106,6 +112,7 @@ class SimulationResult:
     lost: int
     exit_code: int
     timed_out: bool
+    signal: int
     assumed: list[str]
     not_simulated: list[str]
     need: Optional[Need] = None
@@ -121,12 +128,13 @@ class SimulationResult:
         return {**dataclasses.asdict(self), 'fits': self.fits}
 
 
-def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: Any) -> SimulationResult:
+def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], **streams: Any) -> SimulationResult:
     """Run a command on a simulated GPU, in an environment of its own; its output goes where this process's goes.
 
     Args:
         command: the program and its arguments.
-        folder: for the snapshot of each process, and for nothing else; empty. It is removed if it stays so.
+        folder: for the snapshot of each process, and for nothing else; empty. It is removed if it stays so. With None
+            nothing is recorded.
         streams: ``stdout`` and ``stderr``, as :class:`subprocess.Popen` takes them.
 
     Raises:
@@ -136,22 +144,20 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
     with tempfile.TemporaryDirectory(prefix='simulated-gpu-') as temporary:
         notes = Path(temporary) / 'notes'
         environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
-        environment[FOLDER_VARIABLE] = str(folder.absolute())
+        environment[FOLDER_VARIABLE] = '' if folder is None else str(folder.absolute())
         environment[PEAKS_VARIABLE] = temporary
         environment[STEPS_VARIABLE] = str(what.steps)
         try:
-            code, timed_out = _run(command, environment, what.time_limit, streams)
+            code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
         finally:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-                if folder.parent == _FOLDER:
-                    folder.parent.rmdir()
+            if folder is not None:
+                _remove_empty(folder)
         processes, lost = read_peaks(Path(temporary))
         lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
         gpu=what.device.key,
         total=what.device.total_memory,
-        available=what.device.total_memory - what.outside.bytes,
+        available=what.available,
         outside=dataclasses.asdict(what.outside),
         ranks=what.ranks or 1,
         rank=what.rank,
@@ -159,9 +165,17 @@ def simulate(command: Sequence[str], what: Simulation, folder: Path, **streams: 
         lost=lost,
         exit_code=code,
         timed_out=timed_out,
+        signal=passed_on,
         assumed=_after('assumed: ', lines),
         not_simulated=_after('not simulated: ', lines),
     )
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        if folder.parent == _FOLDER:
+            folder.parent.rmdir()
 
 
 def _environment(what: Simulation) -> dict[str, str]:
@@ -180,12 +194,12 @@ def _after(start: str, lines: list[str]) -> list[str]:
 
 def _run(
     command: Sequence[str], environment: dict[str, str], time_limit: float, streams: dict[str, Any]
-) -> tuple[int, bool]:
-    """The exit code as a shell would have it, and whether time ran out."""
+) -> tuple[int, bool, int]:
+    """The exit code as a shell would have it, whether time ran out, and the signal that was passed on."""
     # a group of its own, so that nothing that it started stays behind
     process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     timed_out = False
-    with _killed_with_this_process(process), _signals_passed_on(process):
+    with _killed_with_this_process(process), _signals_passed_on(process) as signals:
         try:
             code = process.wait(time_limit or None)
         except subprocess.TimeoutExpired:
@@ -195,7 +209,7 @@ def _run(
                 process.wait(_GRACE_S)
     _send(process, signal.SIGKILL)
     code = process.wait()
-    return (128 - code if code < 0 else code), timed_out
+    return (128 - code if code < 0 else code), timed_out, signals[0] if signals else 0
 
 
 @contextlib.contextmanager
@@ -220,8 +234,8 @@ def _killed_with_this_process(process: subprocess.Popen[bytes]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The command gets the first signal; the second one kills it."""
+def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """The command gets the first signal; the second one kills it. Yields those that came."""
     received: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -231,7 +245,7 @@ def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.signal(number, pass_on) for number in signals}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

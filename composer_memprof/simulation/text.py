@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Optional
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.run import Need, SimulationResult
+from composer_memprof.simulation.search import Search
 
 
 def simulation_text(result: SimulationResult) -> RenderableType:
@@ -32,10 +34,32 @@ def next_command(result: SimulationResult) -> str:
     return f'composer-memprof inspect {shlex.quote(printable(snapshots[0]))}' if snapshots else ''
 
 
+def search_text(search: Search) -> RenderableType:
+    """The largest number that fits, and each that was tried."""
+    found = f'the largest number that fits is {search.largest}' if search.largest else 'not even 1 fits'
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ('number', 'allocated', 'reserved'):
+        table.add_column(name, justify='right', no_wrap=True)
+    table.add_column('fits', no_wrap=True)
+    for each in search.tried:
+        peaks = (human_bytes(each.allocated), human_bytes(each.reserved)) if each.fits else ('', '')
+        table.add_row(str(each.number), *peaks, 'yes' if each.fits else 'fails' if each.error else 'no')
+    return Group(
+        Text(f'{_where(search)}: {found}', style='bold'),
+        *([Text(printable(search.limit))] if search.limit else []),
+        table,
+        Text(f"torch's allocator can have {human_bytes(search.available)}"),
+        Text(f"Allowed for outside of torch's allocator: {in_words(search.outside)}"),
+    )
+
+
+def _where(result: SimulationResult | Search) -> str:
+    among = f', rank {result.rank} of {result.ranks}' if result.ranks > 1 else ''
+    return f'simulated {result.gpu}{among}'
+
+
 def _verdict(result: SimulationResult) -> str:
-    where = f'simulated {result.gpu}'
-    if result.ranks > 1:
-        where += f', rank {result.rank} of {result.ranks}'
+    where = _where(result)
     if result.lost and not result.processes:
         return f'{where}: the command ended with exit code {result.exit_code} before it left its figures'
     if not any(process.devices or process.shortages for process in result.processes):

@@ -1,0 +1,130 @@
+"""The largest number in a command with which it fits: searched by running the command, not computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+
+from composer_memprof.simulation.run import Simulation, simulate
+
+#: In the command, where the number stands.
+PLACE = '{}'
+#: Of a command's output, what is read for its last line.
+_END = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """One run of the command.
+
+    Attributes:
+        number: that it ran with.
+        fits: whether it ran and its memory sufficed.
+        allocated: the most in blocks of torch's allocator on a GPU, in bytes; if memory ran out, up to there.
+        reserved: the most that it took from a GPU, in bytes; likewise.
+        exit_code: the command's.
+        error: the last line of its output if it failed for another reason than memory, else ``''``.
+    """
+
+    number: int
+    fits: bool
+    allocated: int
+    reserved: int
+    exit_code: int
+    error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The end of a search.
+
+    Attributes:
+        gpu: the key of the device.
+        total: the device's memory, in bytes.
+        available: of it, what torch's allocator can have.
+        outside: allowances for what lies outside of the allocator, by what they are for.
+        ranks: how many processes the one that runs stands among.
+        rank: which of them it is.
+        most: the largest number that was allowed.
+        largest: the largest number that fits; 0 if none does.
+        tried: the runs, in the order of their numbers.
+    """
+
+    gpu: str
+    total: int
+    available: int
+    outside: dict[str, int]
+    ranks: int
+    rank: int
+    most: int
+    largest: int
+    tried: list[Tried]
+
+    @property
+    def limit(self) -> str:
+        """What keeps a larger number from fitting if it is not the memory, in one line; else ``''``."""
+        if self.largest == self.most:
+            return 'no larger one was tried'
+        next_one = next(each for each in self.tried if each.number == self.largest + 1)
+        return f'with {next_one.number} the command fails: {next_one.error}' if next_one.error else ''
+
+
+def largest_that_fits(
+    command: Sequence[str], most: int, what: Simulation, report: Callable[[int], None] = lambda number: None
+) -> Search:
+    """Search the largest number, from 1 to ``most``, that can stand in the place of ``{}`` in a command.
+
+    The range is halved until it is found: larger numbers are taken to need more memory. The output of the runs is not
+    shown, and nothing is recorded.
+
+    Args:
+        report: called with each number before it is tried.
+
+    Raises:
+        ValueError: if the command has no ``{}``.
+        CannotSimulateError: where no GPU can be simulated.
+        OSError: if the command can't be started.
+        KeyboardInterrupt: if a signal ended a run.
+    """
+    if not any(PLACE in word for word in command):
+        raise ValueError(f'the command must contain {PLACE}, where the number is put in, such as batch_size={PLACE}')
+    tried: list[Tried] = []
+    low, high = 0, most + 1  # low fits, high does not or is not allowed
+    while high - low > 1:
+        middle = (low + high) // 2
+        report(middle)
+        tried.append(_run(command, middle, what))
+        low, high = (middle, high) if tried[-1].fits else (low, middle)
+    return Search(
+        gpu=what.device.key,
+        total=what.device.total_memory,
+        available=what.available,
+        outside=dataclasses.asdict(what.outside),
+        ranks=what.ranks or 1,
+        rank=what.rank,
+        most=most,
+        largest=low,
+        tried=sorted(tried, key=lambda each: each.number),
+    )
+
+
+def _run(command: Sequence[str], number: int, what: Simulation) -> Tried:
+    words = [word.replace(PLACE, str(number)) for word in command]
+    with tempfile.TemporaryFile() as output:
+        result = simulate(words, what, None, stdout=output, stderr=output)
+        output.seek(max(0, output.seek(0, 2) - _END))
+        lines = output.read().decode(errors='replace').split('\n')
+    if result.signal:
+        raise KeyboardInterrupt
+    devices = [device for process in result.processes for device in process.devices]
+    ran = not result.exit_code or result.timed_out
+    last = next((line for line in reversed(lines) if line.strip()), f'exit code {result.exit_code}')
+    return Tried(
+        number=number,
+        fits=result.fits and ran,
+        allocated=max((device.allocated for device in devices), default=0),
+        reserved=max((device.reserved for device in devices), default=0),
+        exit_code=result.exit_code,
+        error=last if result.fits and not ran else '',
+    )
