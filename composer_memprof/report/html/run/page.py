@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.resources
 import os
 import urllib.parse
@@ -13,7 +14,6 @@ from typing import Any, Optional
 
 import markupsafe
 
-from composer_memprof import __version__
 from composer_memprof.analysis.run import Artifact
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
@@ -107,7 +107,7 @@ def _link(path: Path, folder: Optional[Path]) -> str:
 
 def _facts(report: RunReport) -> Sequence[tuple[str, str]]:
     lead = report.lead
-    found: list[tuple[str, Any]] = [('composer_memprof', __version__)]
+    found: list[tuple[str, Any]] = [('composer_memprof', importlib.metadata.version('composer_memprof'))]
     if lead is not None:
         meta = lead.report.meta
         found += [
