@@ -358,6 +358,7 @@ def report(
     from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.run_verdict import verdict_text
     from composer_memprof.report.text.run_verdict_json import report_dict
+    from composer_memprof.simulation.replay import with_replayed_advice
 
     with _on_this_disk(paths, files_to_fetch) as runs:
         folders = [run.path for run in runs]
@@ -366,7 +367,7 @@ def report(
             return functools.reduce(lambda text, run: run.named(text), runs, text)
 
         with _file_errors_in_one_line(*folders, named=named):
-            found = report_on_run(find_files(folders, [run.name for run in runs]), named)
+            found = with_replayed_advice(report_on_run(find_files(folders, [run.name for run in runs]), named))
             page = output or (None if as_json else _page_of(paths))
             if page is not None:
                 write_run_page(found, page)

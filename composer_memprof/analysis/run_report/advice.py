@@ -24,6 +24,7 @@ from composer_memprof.vocabulary import ACTIVATION, DATALOADER, FORWARD, GRADIEN
 _SHARE = 0.02
 #: Idle memory below this is what the allocator always has.
 _LEAST_IDLE = 64 << 20
+_EXPANDABLE = 'expandable_segments:True'
 #: What an expandable segment grows by, in bytes, for large blocks.
 _PAGE = 20 << 20
 #: From this share on, waiting for data is worth a change.
@@ -43,6 +44,8 @@ class Advice:
         frees (int, optional): about how many bytes less the peak has; None if it is not about memory or not known.
         reserved (bool): ``frees`` is reserved memory, not allocated.
         costs (str): what it costs; ``''`` if nothing is known to.
+        setting (str): the value of PYTORCH_CUDA_ALLOC_CONF that it is about; ``''`` if it is about something else.
+        replayed (bool): True if ``frees`` was found by a replay on torch's own allocator, not estimated.
     """
 
     what: str
@@ -50,6 +53,8 @@ class Advice:
     frees: Optional[int] = None
     reserved: bool = False
     costs: str = ''
+    setting: str = ''
+    replayed: bool = False
 
 
 def advice(
@@ -90,11 +95,12 @@ def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator
         return
     hole = '' if lost.largest_hole is None else f' The largest hole has {human_bytes(lost.largest_hole)}.'
     yield Advice(
-        'Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the training starts.',
+        f'Set PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE} before the training starts.',
         f'{human_bytes(device.reserved_peak)} were reserved where at most {human_bytes(device.active_peak)} were in '
         f'use; at the peak {human_bytes(lost.idle)} lay idle.{hole}',
         frees=frees,
         reserved=True,
+        setting=_EXPANDABLE,
     )
 
 

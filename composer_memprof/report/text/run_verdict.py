@@ -87,8 +87,10 @@ def details(advice: Advice) -> list[str]:
     """The figures behind a piece of advice, as sentences."""
     found = [advice.why]
     if advice.frees:
-        kind = ' of reserved memory' if advice.reserved else ''
-        found.append(f'It frees about {human_bytes(advice.frees)}{kind}.')
+        size = human_bytes(advice.frees) + (' of reserved memory' if advice.reserved else '')
+        found.append(
+            f"A replay on torch's own allocator frees {size}." if advice.replayed else f'It frees about {size}.'
+        )
     if advice.costs:
         found.append(f'It costs: {advice.costs}.')
     return found
@@ -178,8 +180,8 @@ def _peaks(report: RunReport) -> Iterator[Sentence]:
 
 def _peak(device: DeviceReport, report: RunReport, rank: int) -> str:
     peak = device.peak
-    where = f' in batch {peak.batch}' if peak.batch is not None else ''
-    where += f', {peak.phase}' if peak.phase else ''
+    places = [*([] if peak.batch is None else [f'batch {peak.batch}']), *([peak.phase] if peak.phase else [])]
+    where = f' in {", ".join(places)}' if places else ''
     of = f' of {human_bytes(device.memory)} ({100 * peak.bytes / device.memory:.0f} %)' if device.memory else ''
     name = f' of {report.labels[rank]}' if len(report.ranks) > 1 else ''
     text = f'The peak{name} is {human_bytes(peak.bytes)}{of} allocated{where}'
