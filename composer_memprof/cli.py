@@ -115,8 +115,9 @@ def _end_run(runs: list[Run], as_json: bool, with_report: bool) -> None:
     command = next_command(result.artifacts)
     if command is not None:
         typer.echo(f'Next, try: {command}')  # on one line, to be copied
-    folders = sorted({str(artifact.folder) for artifact in result.artifacts})
+    folders = sorted({os.path.relpath(artifact.folder) for artifact in result.artifacts})
     if with_report and folders:
+        typer.echo()
         # Not in this process, whose memory the training still fills.
         subprocess.run([sys.executable, '-m', 'composer_memprof', 'report', *folders], check=False)
         return

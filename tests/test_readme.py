@@ -47,12 +47,12 @@ SMALL = (
     *('train_loader.batch_size=4', 'train_loader.max_bytes=200000'),
 )
 FASTER = {
-    'composer-memprof train quickstart': (*SMALL, 'max_duration=45ba'),
+    'composer-memprof train quickstart --report': (*SMALL, 'max_duration=45ba'),
     'composer-memprof train modules': SMALL,
 }
 #: The command that prints a block without a language, by the block's first word.
 PRINTED_BY = {
-    'loss:': 'composer-memprof train quickstart',
+    'loss:': 'composer-memprof train quickstart --report',
     'Peak': 'composer-memprof inspect runs/quickstart',
     'simulated': 'composer-memprof plan quickstart --gpu t4',
 }
@@ -106,7 +106,7 @@ class Reader:
         return self._printed[command]
 
     def _train_first(self) -> None:
-        self.run('composer-memprof train quickstart')
+        self.run('composer-memprof train quickstart --report')
         for name in ('before', 'after'):
             shutil.copytree(self.folder / 'runs/quickstart', self.folder / 'runs' / name, dirs_exist_ok=True)
 
@@ -148,7 +148,7 @@ def test_each_command_that_does_not_run_here_is_in_the_readme() -> None:
 
 def test_make_run_trains_the_quickstart() -> None:
     makefile = (ROOT / 'Makefile').read_text()
-    assert '$(BIN)/composer-memprof train $(CONFIG) $(ARGS)' in makefile
+    assert '$(BIN)/composer-memprof train $(CONFIG) --report $(ARGS)' in makefile
     assert 'CONFIG ?= yamls/quickstart.yaml\n' in makefile
     assert shipped_configs()['quickstart'].samefile(ROOT / 'yamls/quickstart.yaml')
 

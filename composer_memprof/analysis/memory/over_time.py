@@ -32,7 +32,7 @@ class CategoriesOverTime:
         device (int): its index.
         moments (ndarray): int64, numbers of events, ascending; moment 0 is before the first one.
         time_us (ndarray, optional): int64, of each moment since the first event; None if the format has no times.
-        sizes (dict): by category, largest at the peak first: int64, bytes allocated at each moment.
+        sizes (dict): by category, int64, bytes allocated at each moment. What is always there comes first.
         reserved (ndarray, optional): int64, bytes reserved at each moment; None without a caching allocator.
         phases (list[PhaseSpan]): within the recording; empty if they are not known.
     """
@@ -55,8 +55,8 @@ def categories_over_time(snapshot: Snapshot, history: DeviceHistory, spans: int)
     np.add.at(change, (category, np.searchsorted(moments, lives.start + 1)), lives.size)
     np.subtract.at(change, (category, np.searchsorted(moments, lives.freed + 1)), lives.size)
     sizes = np.cumsum(change, axis=1)[:, :-1]
-    at_peak = sizes[:, int(np.searchsorted(moments, int(total.argmax())))]
-    order = [code for code in np.argsort(-at_peak, kind='stable').tolist() if sizes[code].any()]
+    steadiest = np.lexsort((-sizes.max(axis=1), -sizes.min(axis=1)))
+    order = [code for code in steadiest.tolist() if sizes[code].any()]
     times = None
     if history.has_times:
         times = np.concatenate([[0], np.maximum.accumulate(history.time_us) - history.time_us[0]])[moments]
