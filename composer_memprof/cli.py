@@ -351,7 +351,7 @@ def report(
     \b
     Examples:
       composer-memprof report runs/my-run
-      composer-memprof report s3://bucket/my-run -o my-run.html
+      composer-memprof report s3://bucket/my-run -o x.html
       composer-memprof report rank0.pickle rank1.pickle
     """
     from composer_memprof.analysis.run_report.files import files_to_fetch, find_files
@@ -467,7 +467,7 @@ def simulate(
     Examples:
       composer-memprof simulate --gpu a100-40gb -- python train.py
       composer-memprof simulate --ranks 64 -- composer train.py
-      composer-memprof simulate --largest 512 -- python train.py --batch-size={}
+      composer-memprof simulate --largest 99 -- python x.py {}
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
     from composer_memprof.simulation.need import simulate_and_find_need
