@@ -31,6 +31,7 @@ from tests.benchmarks.hold import hold, hold_gpu
 from tests.benchmarks.mem_profiler import mem_profiler
 from tests.benchmarks.page import page
 from tests.benchmarks.python_calls import python_calls
+from tests.benchmarks.run_report import run_report
 from tests.benchmarks.saved_tensors import saved_tensors
 from tests.benchmarks.simulation import simulation
 from tests.benchmarks.training import step_ratio
@@ -226,6 +227,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'analysis': analysis,
     'page': page,
     'hold': hold,
+    'run_report': lambda rounds: run_report(min(rounds, 3), report),
     'simulation': lambda rounds: simulation(rounds, report),
     'hold_gpu': hold_gpu,
     'saved_tensors': lambda rounds: saved_tensors(rounds, report),
