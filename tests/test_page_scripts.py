@@ -16,7 +16,7 @@ from composer_memprof.report.html.bundle import bundle
 
 HTML = Path(bundling.__file__).parent
 TESTS = Path(__file__).parent / 'pages'
-PAGES = ['snapshot/script/main.js', 'calls/script/main.js']
+PAGES = ['snapshot/script/main.js', 'calls/script/main.js', 'run/script/main.js']
 
 
 @pytest.fixture(scope='module')

@@ -1,10 +1,15 @@
 /** Figures as plotly takes them, from those in the page, which know neither the theme nor the width. */
 
+/** @typedef {{data: any[], layout: any}} Figure */
+/** @typedef {Record<string, string>} Colors */
+
 /**
  * The figure with its colors: a color that is the name of one of the theme's becomes that color.
- * @param {{data: object[], layout: object}} figure from the page.
- * @param {Record<string, string>} colors of the theme, by name.
+ *
+ * @param {Figure} figure from the page.
+ * @param {Colors} colors of the theme, by name.
  * @param {boolean} narrow whether the window is as narrow as a phone.
+ * @returns {Figure}
  */
 export function drawn(figure, colors, narrow) {
   const axis = { gridcolor: colors.line, zerolinecolor: colors.line, linecolor: colors.line, automargin: true };
@@ -25,18 +30,19 @@ export function drawn(figure, colors, narrow) {
   };
 }
 
-/** A copy of a value in which each `color` that names one of the theme's is replaced. */
+/**
+ * A copy of a value in which each `color` that names one of the theme's is replaced.
+ *
+ * @param {any} value
+ * @param {Colors} colors
+ * @returns {any}
+ */
 export function themed(value, colors) {
-  if (Array.isArray(value)) {
-    return value.map((each) => (each !== null && typeof each === 'object' ? themed(each, colors) : each));
-  }
-  const copy = {};
-  for (const [name, each] of Object.entries(value)) {
-    if (each !== null && typeof each === 'object') {
-      copy[name] = themed(each, colors);
-    } else {
-      copy[name] = name === 'color' && each in colors ? colors[each] : each;
-    }
-  }
-  return copy;
+  if (Array.isArray(value)) return value.map((each) => themed(each, colors));
+  if (value === null || typeof value !== 'object') return value;
+  const copies = Object.entries(value).map(([name, each]) => [
+    name,
+    name === 'color' && each in colors ? colors[each] : themed(each, colors),
+  ]);
+  return Object.fromEntries(copies);
 }

@@ -1,0 +1,25 @@
+import { byId } from '../../script/dom.js';
+import { drawn } from './figures.js';
+
+/** @type {Record<string, import('./figures.js').Figure>} */
+const figures = JSON.parse(byId('figures', HTMLScriptElement).textContent);
+/** @type {NodeListOf<HTMLElement>} */
+const charts = document.querySelectorAll('.chart');
+const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ['select2d', 'lasso2d', 'toImage'] };
+/** Plotly's script, which the page has before this one. */
+const { Plotly } = /** @type {any} */ (globalThis);
+
+/** Draws every chart in the colors of the page's theme. */
+function draw() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ['text', 'soft', 'line', 'ground', 'failed'];
+  const colors = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  const narrow = document.body.clientWidth < 600;
+  for (const chart of charts) {
+    const figure = drawn(figures[chart.dataset.figure ?? ''], colors, narrow);
+    Plotly.react(chart, figure.data, figure.layout, config);
+  }
+}
+
+draw();
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
