@@ -348,14 +348,17 @@ def report(
 ) -> None:
     """Say what fills the memory of a run, which ranks differ, and what to change; and write a page about it.
 
+    Of two runs it says first what changed from the first to the second.
+
     \b
     Examples:
       composer-memprof report runs/my-run
       composer-memprof report s3://bucket/my-run -o x.html
+      composer-memprof report runs/before runs/after
       composer-memprof report rank0.pickle rank1.pickle
     """
-    from composer_memprof.analysis.run_report.files import files_to_fetch, find_files
-    from composer_memprof.analysis.run_report.report import report_on_run
+    from composer_memprof.analysis.run_report.files import files_to_fetch
+    from composer_memprof.analysis.run_report.report import report_on_paths
     from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.run_verdict import verdict_text
     from composer_memprof.report.text.run_verdict_json import report_dict
@@ -368,7 +371,7 @@ def report(
             return functools.reduce(lambda text, run: run.named(text), runs, text)
 
         with _file_errors_in_one_line(*folders, named=named):
-            found = with_replayed_advice(report_on_run(find_files(folders, [run.name for run in runs]), named))
+            found = with_replayed_advice(report_on_paths([(run.path, run.name) for run in runs], named))
             page = output or (None if as_json else _page_of(paths))
             if page is not None:
                 write_run_page(found, page)

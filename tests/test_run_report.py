@@ -19,8 +19,8 @@ from composer_memprof.analysis.module_names import layer_name
 from composer_memprof.analysis.run_report.differences import odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.figures import Figures
 from composer_memprof.analysis.run_report.files import find_files
-from composer_memprof.analysis.run_report.report import RunReport, report_on_run
-from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
+from composer_memprof.analysis.run_report.report import RunReport, report_on_paths, report_on_run
+from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot, read_snapshot
 from composer_memprof.artifacts.manifest import Manifest
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.report.text.run_verdict import verdict
@@ -169,6 +169,32 @@ def test_files_that_were_not_uploaded_are_counted() -> None:
     write_files(folder, 0, {'memray': ('c.bin', {})}, remote='s3://x/z')
     (files,) = said(reported(folder), 'files')
     assert '2 files could not be uploaded' in files and '1 file not uploaded yet (composer-memprof push)' in files
+
+
+def test_of_two_runs_what_changed_comes_first() -> None:
+    before, after = run_of(Path('before'), 3), run_of(Path('after'), 3, rank0=2.0, rank1=2.0, rank2=2.0)
+    paths = [(before, 'before'), (after, 's3://runs/after')]
+    first, second, *_ = said(report_on_paths(paths))
+    assert first == (
+        'Against before: its peak of allocated memory is 180.0 MiB, 1.5 times 120.0 MiB. What changed most: activation '
+        '(60.0 MiB to 120.0 MiB), blocks.*.up (40.0 MiB to 80.0 MiB).'
+    )
+    assert second.startswith("Its peak of the model's memory is 200.0 MiB")
+    same = said(report_on_paths([(before, 'a'), (before, 'b')]), 'change')
+    assert same == ['Against a: no total changed by more than 1 %.']
+    with pytest.raises(SnapshotError, match='compares two runs'):
+        report_on_paths([(before, 'a'), (after, 'b'), (before, 'c')])
+
+
+def test_folders_by_rank_are_one_run() -> None:
+    for rank in range(3):
+        folder = Path(f'run/rank{rank}')
+        folder.mkdir(parents=True)
+        summary = snapshot_summary(rank, 2.0 if rank == 1 else 1.0)
+        write_files(folder, rank, {'memory_snapshot.summary': ('s.json', summary)})
+    assert reported(Path('run')).odd[0].rank == 1
+    several = report_on_paths([(Path(f'run/rank{rank}'), f'run/rank{rank}') for rank in range(3)])
+    assert several.comparison is None and several.odd[0].rank == 1
 
 
 # -- snapshots of any program -----------------------------------------------------------------------------------------

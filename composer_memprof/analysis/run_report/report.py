@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -12,9 +12,10 @@ from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, rep
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary, SnapshotSummary, summary_of
 from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
 from composer_memprof.analysis.run_report.advice import Advice, advice
+from composer_memprof.analysis.run_report.comparison import Comparison, compared
 from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.figures import Figures
-from composer_memprof.analysis.run_report.files import RunFiles
+from composer_memprof.analysis.run_report.files import RunFiles, find_files
 from composer_memprof.analysis.run_report.readers import KINDS
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Snapshot
@@ -80,6 +81,7 @@ class RunReport:
         advice (list[Advice]): what to change.
         status (dict[str, int]): number of files by status.
         unreadable (list[str]): a sentence for each file that could not be read.
+        comparison (Comparison, optional): with another run, if one was given.
     """
 
     files: RunFiles
@@ -94,6 +96,7 @@ class RunReport:
     advice: list[Advice]
     status: dict[str, int]
     unreadable: list[str] = field(default_factory=list)
+    comparison: Optional[Comparison] = None
 
     @property
     def simulated(self) -> str:
@@ -101,6 +104,25 @@ class RunReport:
         names = {artifact.entry.simulated for artifact in self.files.artifacts if artifact.entry.simulated}
         names |= {summary.meta.simulated for summary in self.summaries.values() if summary.meta.simulated}
         return ', '.join(sorted(names))
+
+
+def report_on_paths(paths: Sequence[tuple[Path, str]], named: Callable[[str], str] = str) -> RunReport:
+    """The report on paths, each with the name that the user gave it.
+
+    Two runs are compared. Folders of different ranks are one run.
+
+    Raises:
+        SnapshotError: if a folder has nothing to report on, or there are more than two runs.
+        OSError: if a path can't be read.
+    """
+    given = [find_files([path], [name]) for path, name in paths]
+    ranks = [rank for files in given for rank in {artifact.entry.rank for artifact in files.artifacts}]
+    if len(ranks) == len(set(ranks)):
+        return report_on_run(find_files(*zip(*paths)), named)
+    if len(given) > 2:
+        raise SnapshotError('report compares two runs; of more than two it can report on one after the other')
+    before, after = (report_on_run(files, named) for files in given)
+    return replace(after, comparison=compared(paths[0][1], before.tables, after.tables))
 
 
 def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunReport:

@@ -12,7 +12,7 @@ from rich.text import Text
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
-from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE
+from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import Failure, RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.amounts import amount
@@ -39,7 +39,7 @@ class Sentence:
     """One sentence of the verdict.
 
     Args:
-        about (str): ``'failure'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'`` or ``'files'``.
+        about (str): ``'failure'``, ``'change'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'`` or ``'files'``.
         text (str): the sentence, or several.
     """
 
@@ -51,6 +51,7 @@ def verdict(report: RunReport) -> list[Sentence]:
     """What to know about a run, what matters most first. Every text is printable."""
     found = [
         *_failures(report),
+        *_changes(report),
         *_odd(report),
         *_peaks(report),
         *_growth(report),
@@ -128,6 +129,35 @@ def _failure(failure: Failure, label: str) -> str:
     ]
     total = f' of the {human_bytes(oom.total)} that the device has' if oom.total is not None and sizes else ''
     return f'{_capital(label)} ran out of memory{where}{at}.' + (f' {", ".join(sizes)}{total}.' if sizes else '')
+
+
+def _changes(report: RunReport) -> Iterator[Sentence]:
+    comparison = report.comparison
+    if comparison is None:
+        return
+    against = f'Against {comparison.before}'
+    changed = [change for change in comparison.changes if _changed(change.total)]
+    for number, change in enumerate(changed):
+        total, subject = change.total, _SUBJECTS.get(change.kind, 'it has')
+        text = (
+            f'{_capital(subject) if number else f"{against}: {subject}"} {amount(total.value, change.unit)}, {_times(total)} '
+            f'{amount(total.others, change.unit)}.'
+        )
+        parts = [
+            f'{CATEGORY_LABELS.get(each.name, each.name)} ({amount(each.others, change.unit)} to '
+            f'{amount(each.value, change.unit)})'
+            for group in (CATEGORY, MODULE, PHASE)
+            for each in [each for each in change.figures if each.group == group and _changed(each)][:1]
+        ]
+        yield Sentence('change', text + (f' What changed most: {", ".join(parts)}.' if parts else ''))
+    if not comparison.changes:
+        yield Sentence('change', f'{against}: the two runs have no figures of the same kind.')
+    elif not changed:
+        yield Sentence('change', f'{against}: no total changed by more than 1 %.')
+
+
+def _changed(difference: Difference) -> bool:
+    return abs(difference.value - difference.others) > (_ALIKE - 1) * abs(difference.others)
 
 
 def _odd(report: RunReport) -> Iterator[Sentence]:

@@ -17,6 +17,7 @@ def report_dict(report: RunReport) -> dict[str, Any]:
         'ranks': report.ranks,
         'verdict': [dataclasses.asdict(sentence) for sentence in verdict(report)],
         'advice': [dataclasses.asdict(each) for each in report.advice],
+        'comparison': None if report.comparison is None else dataclasses.asdict(report.comparison),
         'failures': [dataclasses.asdict(failure) for failure in report.failures],
         'odd_ranks': [dataclasses.asdict(odd) for odd in report.odd],
         'figures': [

@@ -45,6 +45,17 @@ def charts_of(report: RunReport) -> Iterator[Chart]:
             sizes,
             'bytes',
         )
+    elif lead is not None:
+        device = max(lead.report.devices, key=lambda device: device.peak.bytes, default=None)
+        if device is not None and any(share.module for share in device.peak.modules):
+            held = {share.module: share.bytes for share in device.peak.modules if share.module}
+            yield module_tree(
+                'modules',
+                'Memory at the peak by module',
+                f'What is allocated at the peak, {report.labels[lead.rank]}',
+                held,
+                'bytes',
+            )
     flops: Mapping[int, FlopsFile] = {
         rank: file for rank, file in report.contents.get('flops', {}).items() if file.modules
     }

@@ -1,0 +1,67 @@
+"""What changed from one run to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from composer_memprof.analysis.run_report.differences import Difference, RankTable
+from composer_memprof.analysis.run_report.figures import TOTAL
+
+
+@dataclass(frozen=True)
+class Change:
+    """One kind of figures in both runs: the medians over the ranks.
+
+    Args:
+        kind (str): of the files.
+        unit (str): of the figures.
+        figures (list[Difference]): each figure that both runs have: ``value`` of the second run, ``others`` of the first.
+            The total comes first, then what changed most.
+    """
+
+    kind: str
+    unit: str
+    figures: list[Difference]
+
+    @property
+    def total(self) -> Difference:
+        return self.figures[0]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs.
+
+    Args:
+        before (str): name of the first run.
+        changes (list[Change]): of each kind that both have, memory first.
+    """
+
+    before: str
+    changes: list[Change]
+
+
+def compared(name: str, before: Sequence[RankTable], after: Sequence[RankTable]) -> Comparison:
+    """The second run's figures beside those of the first one, which has this name."""
+    first = {table.kind: table for table in before}
+    found = [_change(first[table.kind], table) for table in after if table.kind in first]
+    return Comparison(name, [change for change in found if change.figures])
+
+
+def _change(before: RankTable, after: RankTable) -> Change:
+    old, new = _medians(before), _medians(after)
+    figures = [
+        Difference(group, name, value, old[group, name]) for (group, name), value in new.items() if (group, name) in old
+    ]
+    figures.sort(key=lambda each: (each.group != TOTAL, -abs(each.value - each.others)))
+    return Change(after.kind, after.unit, figures)
+
+
+def _medians(table: RankTable) -> dict[tuple[str, str], float]:
+    known = [~np.isnan(row) for row in table.values]
+    return {
+        name: float(np.median(row[there])) for name, row, there in zip(table.names, table.values, known) if there.any()
+    }
