@@ -346,6 +346,15 @@ def test_no_name_of_a_run_becomes_part_of_the_page_or_a_scheme() -> None:
     assert 'href="javascript%3Aalert%281%29"' in page
 
 
+def until(page: Any, condition: str) -> None:
+    """Wait until an expression is true. Playwright's own wait evaluates in the page, which its policy forbids."""
+    for _ in range(150):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(condition)
+
+
 def trained(folder: Path) -> Path:
     """Four ranks, one with sequences twice as long, under the callbacks whose figures a report compares."""
     Path('train.py').write_text(
@@ -406,9 +415,12 @@ def test_of_four_ranks_that_trained_the_one_with_longer_sequences_is_named(visit
     page = visit((folder / 'report.html').absolute())
     page.wait_for_selector('#saved .main-svg')
     page.locator('#saved .slicetext', has_text='blocks').first.click(force=True)
-    page.wait_for_function("document.querySelector('[data-figure=saved]').data[0].level === 'blocks'")
+    until(page, "document.querySelector('[data-figure=saved]').data[0].level === 'blocks'")
     page.locator('#over-time .nsewdrag').first.hover()
-    page.wait_for_function("document.querySelector('#over-time .hoverlayer').textContent.includes('activation')")
+    until(page, "document.querySelector('#over-time .hoverlayer').textContent.includes('activation')")
+    page.emulate_media(media='print', color_scheme='dark')
+    until(page, "getComputedStyle(document.querySelector('#over-time .xtick text')).fill === 'rgb(29, 35, 48)'")
+    page.emulate_media(media='screen', color_scheme='light')
     page.focus('#files summary')
     page.keyboard.press('Enter')
     link = page.locator('#files a >> nth=0')

@@ -22,4 +22,5 @@ function draw() {
 }
 
 draw();
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
+// Paper has the light theme.
+matchMedia('screen and (prefers-color-scheme: dark)').addEventListener('change', draw);

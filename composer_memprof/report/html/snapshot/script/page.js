@@ -22,7 +22,7 @@ export class Page {
   /** @param {Recording} recording */
   constructor(recording) {
     this.recording = recording;
-    this.darkMode = matchMedia('(prefers-color-scheme: dark)');
+    this.darkMode = matchMedia('screen and (prefers-color-scheme: dark)');
     this.model = new Model(recording, 0, this.darkMode.matches);
     const modelOf = () => this.model;
     this.chart = new Chart();
