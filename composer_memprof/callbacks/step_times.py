@@ -196,12 +196,12 @@ class StepTimes(PhasedCallback):
                 metrics[f'{name}_per_second'] = count / times.total
         if tally.batches % self.log_every_n_batches == 0:
             metrics |= {**tally.recent_percentiles(), 'waiting_share': tally.waiting_share}
-        is_main = opened.stage == 'train' or len(self.when.stages) == 1
-        prefix = self.kind if is_main else f'{self.kind}/{opened.stage}'
+        group = self._metric_group(self.kind, opened.stage)
         if logger is not None:
             # The times of a batch are known after it: its own step, not the current one.
             step = times.batch + 1 if opened.stage == 'train' else None
-            logger.log_metrics({f'{prefix}/{name}': value for name, value in metrics.items()}, step=step)
+            named = {f'{group}/{name}': value for name, value in metrics.items()}
+            logger.log_metrics(self._repeats.left_out(named), step=step)
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
