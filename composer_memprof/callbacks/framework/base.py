@@ -23,7 +23,7 @@ from typing_extensions import Unpack
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
-from composer_memprof.callbacks.framework import closing, composer_profiler, exclusive
+from composer_memprof.callbacks.framework import closing, closing_line, composer_profiler, exclusive
 from composer_memprof.callbacks.framework.exclusive import Obstacle
 from composer_memprof.callbacks.framework.metrics import Repeats, WindowMetrics
 from composer_memprof.callbacks.framework.options import (
@@ -353,6 +353,7 @@ class ProfilingCallback(StageEvents):
         store, self._store = self._store, None
         closing.is_closed(self)
         store.close(self.output.close_timeout)
+        closing_line.add_files(store.folder, store.count_files())
         self._windows = StageWindows(self.when)
 
     # -- windows --------------------------------------------------------------------------------------------------
