@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ from composer.loggers import ConsoleLogger, InMemoryLogger, Logger, LoggerDestin
 from composer_memprof import Flops, FSDPMemTracker, HostRSS, MemorySnapshot, Memray, SavedTensorsHook, StepTimes
 from composer_memprof.artifacts.store import fork_next_writer
 from composer_memprof.callbacks.framework.metrics import WindowMetrics
-from tests.conftest import loader, train, wait_for
+from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
 
 README = (Path(__file__).parent.parent / 'README.md').read_text()
 BATCHES = 30
@@ -179,6 +182,32 @@ def test_a_peak_that_is_known_after_the_last_batch_is_logged_at_the_close(caplog
     ((time, peak),) = seen.data['memory/allocated_peak_bytes']
     assert time.batch.value == 6 and peak > 0
     assert 'Error running' not in caplog.text
+
+
+ON_A_GPU = """
+import json
+from composer.loggers import InMemoryLogger
+from composer_memprof import MemorySnapshot
+from tests.conftest import train
+
+seen = InMemoryLogger()
+train(MemorySnapshot(), device='gpu', batches=6, loggers=[seen])
+print(json.dumps({name: values[-1][1] for name, values in seen.data.items() if name.startswith('memory/')}))
+"""
+
+
+def test_on_a_gpu_what_was_reserved_is_logged_too() -> None:
+    done = subprocess.run(
+        [sys.executable, '-c', ON_A_GPU],
+        env={**child_environment(), **simulated_gpu()},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    peak = json.loads(done.stdout.splitlines()[-1])
+    assert peak.keys() == {'memory/allocated_peak_bytes', 'memory/peak_batch', 'memory/reserved_peak_bytes'}
+    assert peak['memory/reserved_peak_bytes'] >= peak['memory/allocated_peak_bytes'] > 0
 
 
 def test_a_summary_that_is_written_wrong_costs_only_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
