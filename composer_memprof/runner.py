@@ -13,6 +13,7 @@ from typing import Any, Optional
 from composer.loggers import LoggerDestination
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
+from composer_memprof.callbacks.framework import closing_line
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.config import build_trainer
 from composer_memprof.messages import log_error
@@ -53,6 +54,7 @@ class Run:
         self._trainer = build_trainer(config, loggers=[self._losses])
         callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
         self._folders: set[Path] = {callback.folder_path for callback in callbacks}
+        closing_line.leave_out(self._folders)  # the result lists them
         self._before = set(list_artifacts(self._folders))  # of an earlier run under the same name
 
     def train(self) -> None:

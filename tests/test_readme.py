@@ -218,6 +218,8 @@ def test_python_examples_run_in_a_fresh_process_and_an_empty_folder() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+    (last_line,) = re.findall(r'`(composer_memprof: [^`]+)`', README)
+    assert last_line.replace('\n', ' ') in done.stderr.splitlines()
     assert {'host_rss', 'step_times', 'memory_snapshot', 'memory_snapshot.page'} <= {
         entry.kind for entry in entries(Path('first')) if entry.status == 'saved'
     }

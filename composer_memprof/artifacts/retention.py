@@ -61,6 +61,11 @@ class KeptWindows:
         with self._lock:
             return sum(window.not_uploaded for window in self._windows)
 
+    def count_files(self) -> int:
+        """How many files are on this disk."""
+        with self._lock:
+            return sum(len(window.entries) for window in self._windows)
+
     def remove_old(self) -> None:
         """Remove the files of windows beyond the newest ``keep``, if they are uploaded."""
         if self._keep < 0:

@@ -104,6 +104,10 @@ class ArtifactStore:
         """A file that is listed as ``open``. If the run is killed, what was written to it stays."""
         return GrowingFile(self._files, self._writer, self._keep, kind, suffix, stamp, compress=compress, naming=naming)
 
+    def count_files(self) -> int:
+        """How many complete files it has on this disk."""
+        return self._windows.count_files()
+
     def close(self, timeout: float) -> None:
         """Wait for files that are still to be written, and up to ``timeout`` seconds for uploads.
 

@@ -35,6 +35,18 @@ from composer_memprof.schedule.constant import ALWAYS
 
 #: Shapes of batches that are counted, each once; batches of further shapes are left out.
 _MOST_SHAPES = 64
+#: Metrics that are logged again only when they have changed, with the shape of the batches.
+_CONSTANT_FOR_A_SHAPE = frozenset(
+    (
+        'batch_flops',
+        'batch_flops_all_ranks_estimate',
+        'batch_flops_from_formula',
+        'peak_flops_per_sec',
+        'total_flops',
+        'tracked_operations',
+        'untracked_operations',
+    )
+)
 _NOT_COUNTED = (
     'torch.compile hides what the model computes, and no uncompiled copy of it could be counted: {}. To count, train a '
     'few batches with compile_config=None'
@@ -61,9 +73,10 @@ class Flops(ProfilingCallback):
     (``n_layers``, ``hidden_size``, …) give their shape, the figure of the usual formula is added, if it is within 5 %
     of the count.
 
-    Each rank logs as ``flops/…``: ``mfu, batch_flops, total_flops`` (what the device can do in a second),
-    ``actual_batches_per_sec, max_batches_per_sec, batch_flops_from_formula, mfu_from_formula, tracked_operations,
-    untracked_operations`` (calls); rank 0 also ``batch_flops_all_ranks_estimate``, its own count times the world size.
+    Each rank logs as ``flops/…``: ``mfu, batch_flops, peak_flops_per_sec`` (what the device can do in a second; under its
+    old name too, ``total_flops``), ``actual_batches_per_sec, max_batches_per_sec, batch_flops_from_formula,
+    mfu_from_formula, tracked_operations, untracked_operations`` (calls); rank 0 also ``batch_flops_all_ranks_estimate``,
+    its own count times the world size. Rates are logged each time; the others once, and when they have changed.
     If several stages are recorded, those of ``eval`` and ``predict`` are logged as ``flops/eval/…``. Each window writes
     ``.json`` and a short ``.txt``; an evaluation that is recorded ends the training window, and another one follows.
 
@@ -232,10 +245,12 @@ class Flops(ProfilingCallback):
     def _log(self, metrics: dict[str, float], stage: str) -> None:
         if dist.get_global_rank() == 0 and 'batch_flops' in metrics:
             metrics['batch_flops_all_ranks_estimate'] = metrics['batch_flops'] * dist.get_world_size()
-        prefix = 'flops' if stage == 'train' or len(self.when.stages) == 1 else f'flops/{stage}'
+        group = self._metric_group('flops', stage)
+        named = {f'{group}/{name}': value for name, value in metrics.items()}
+        constants = [name for name in named if name.rpartition('/')[2] in _CONSTANT_FOR_A_SHAPE]
         logger = self._logger()
         if logger is not None:
-            logger.log_metrics({f'{prefix}/{name}': value for name, value in metrics.items()})
+            logger.log_metrics(self._repeats.left_out(named, constants))
 
     def _stop(self, state: State, stamp: Stamp) -> None:
         window, peak = self._window, self._peak

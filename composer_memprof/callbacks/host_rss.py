@@ -40,7 +40,8 @@ class HostRSS(PhasedCallback):
 
     A thread samples every ``interval`` seconds. Between the phases of a batch (dataloader, forward, backward,
     optimizer, eval, checkpoint) the size is read exactly, so that growth is charged to a phase. Each sample is a line
-    of JSON, which survives a kill, and is logged as ``host_rss/…``. It warns once when a process clearly grows, with
+    of JSON, which survives a kill, and is logged as ``host_rss/…``; every ten seconds, and at the end, so is
+    ``host_rss/growth_per_batch``, the trend of the process in bytes, clear or not. It warns once when a process clearly grows, with
     the suspected phase or worker, and once when memory comes close to the cgroup's limit.
 
     >>> from composer_memprof import HostRSS
@@ -116,10 +117,14 @@ class HostRSS(PhasedCallback):
         sample = recorder.latest
         if sample is not self._logged:
             self._logged = sample
-            logger.log_metrics({f'host_rss/{name}': value for name, value in sample.items()})
+            named = {f'host_rss/{name}': value for name, value in sample.items()}
+            logger.log_metrics(self._repeats.left_out(named, constants=['host_rss/cgroup_limit']))
 
     def _check_growth(self, recorder: HostMemoryRecorder, state: State) -> None:
         self._growth_checked = time.monotonic()
+        trend = recorder.trend()
+        if trend is not None:
+            self._window_metrics.add({'host_rss/growth_per_batch': trend.per_batch})
         suspect = recorder.fastest_growing()
         limit = recorder.cgroup_memory.limit if recorder.cgroup_memory is not None else None
         usage = recorder.cgroup_memory.usage if recorder.cgroup_memory is not None else 0

@@ -17,7 +17,7 @@ from composer.loggers import Logger
 from composer.utils import dist
 from typing_extensions import Unpack
 
-from composer_memprof.analysis.memory.summary import write_summary
+from composer_memprof.analysis.memory.summary import SnapshotSummary, read_summary, write_summary
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.child import ReadAtFork
 from composer_memprof.artifacts.names import Stamp
@@ -69,6 +69,9 @@ class MemorySnapshot(StagePhasedCallback):
     allocated before the window it has parameters, buffers, gradients, optimizer state, the batch and the last outputs,
     and beside it the resident memory of the process. Each window writes ``.pickle``, a page ``.html`` and
     ``.summary.json``.
+
+    Once they are written, each rank logs the window's peak as ``memory/…``: ``allocated_peak_bytes``, on a GPU
+    ``reserved_peak_bytes``, on a CPU ``rss_peak_bytes``, and ``peak_batch``, the batch in which it was.
 
     >>> from composer_memprof import MemorySnapshot
     >>> callback = MemorySnapshot(schedule={'skip': '10ba', 'active': '2ba', 'every': '1000ba'})
@@ -215,6 +218,7 @@ class MemorySnapshot(StagePhasedCallback):
         """Write the snapshot's files. ``failure``: why it was taken; a warning then names the files."""
         take = functools.cache(make)
         read = functools.cache(lambda: read_snapshot(take()))
+        group = self._metric_group('memory', self._stage)
         title = page_title(stamp.run_name, dist.get_global_rank(), stamp.timestamp.batch.value)
         self.store.save(
             [
@@ -223,16 +227,23 @@ class MemorySnapshot(StagePhasedCallback):
                 Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
             ],
             stamp,
-            on_saved=functools.partial(self._announce, failure, stamp) if failure else None,
+            on_saved=functools.partial(self._saved, stamp, failure, group),
             # Converting the allocator's history to Python objects takes long; training would wait for it here.
             read_at_fork=ReadAtFork(take, AllocatorHistory.settle) if self.kineto is None else None,
         )
 
+    def _saved(self, stamp: Stamp, failure: str, group: str, paths: Mapping[str, Path]) -> None:
+        if failure and self.kind in paths:
+            self._announce(failure, stamp, paths)
+        summary = paths.get(f'{self.kind}.summary')
+        if summary is not None:
+            metrics = _metrics_of(read_summary(summary))
+            self._window_metrics.add({f'{group}/{name}': value for name, value in metrics.items()})
+
     def _announce(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
         """Name the files at the end of the log."""
-        if self.kind in paths:
-            page = f'; or open {paths[f"{self.kind}.page"]}' if f'{self.kind}.page' in paths else ''
-            warn(f'{failure} in batch {stamp.timestamp.batch.value}: composer-memprof inspect {paths[self.kind]}{page}')
+        page = f'; or open {paths[f"{self.kind}.page"]}' if f'{self.kind}.page' in paths else ''
+        warn(f'{failure} in batch {stamp.timestamp.batch.value}: composer-memprof inspect {paths[self.kind]}{page}')
 
     # -- standby: recording outside of windows, in case the training fails --------------------------------------------
 
@@ -318,6 +329,20 @@ class MemorySnapshot(StagePhasedCallback):
                 self._save(recording.take(state, Failure(oom=oom)), stamp, 'out of memory')
         except Exception as error:  # it would replace the out-of-memory error
             self._disable(error)
+
+
+def _metrics_of(summary: SnapshotSummary) -> dict[str, int]:
+    """The peak of the device that held most."""
+    if not summary.devices:
+        return {}
+    device = max(summary.devices, key=lambda device: device.peak.bytes)
+    metrics = {
+        'allocated_peak_bytes': device.peak.bytes,
+        'peak_batch': device.peak.batch,
+        'reserved_peak_bytes': device.reserved_peak,
+        'rss_peak_bytes': device.rss_peak,
+    }
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _window(skip_batches: int, interval: Union[int, str, Time]) -> Schedule:

@@ -22,6 +22,7 @@ from composer_memprof.messages import check_switches
 from composer_memprof.recorders.python_calls.memray import (
     MemrayRecorder,
     check_tracker_arguments,
+    peak_bytes,
     read_statistics,
     write_flame_graph,
 )
@@ -45,7 +46,8 @@ class Memray(ProfilingCallback):
     Each window writes memray's own capture ``.bin`` (for ``memray tree``, ``table``, ``flamegraph --temporal``, …) and,
     made from it in a child process, a flame graph of the peak, one of what was not freed by the end, and figures as
     ``.json`` and ``.txt``. The pages load nothing from elsewhere. While a window is open its capture is
-    ``….open.bin``, which memray reads even after a kill.
+    ``….open.bin``, which memray reads even after a kill. The peak is logged as ``memray/peak_bytes``: the most memory that
+    was allocated in the window and held at one time.
 
     Python's own allocator keeps freed memory for later use, so objects appear as its arenas, and as left over;
     ``trace_python_allocators=True`` follows each object, which is slower. Skips windows in which another tool follows
@@ -102,6 +104,8 @@ class Memray(ProfilingCallback):
         file, self._file = self._file, None
         assert recorder is not None and file is not None
         recorder.stop()
+        group = self._metric_group('memray', self._stage)
+        self._window_metrics.add({f'{group}/peak_bytes': peak_bytes(file.path)})
         children = list(child_files(file.path.parent, re.escape(file.path.name) + r'\.(\d+)'))
         self._incomplete += [(child, stamp) for child in children if not child.is_complete()]
         complete = [child for child in children if child.is_complete()]

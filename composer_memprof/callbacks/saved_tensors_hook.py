@@ -34,8 +34,9 @@ class SavedTensorsHook(ProfilingCallback):
 
     Each storage counts once, for the module that saved it first, however many views and modules save it. Parameters,
     buffers and the batch's own tensors are counted apart. The file describes the batch of the window that keeps most
-    in full, and the others by their totals. Each window writes ``.json`` and a short ``.txt``. Hooks are in place only
-    within its batches; while gradients are off, as in evaluation, nothing is saved.
+    in full, and the others by their totals. Each window writes ``.json`` and a short ``.txt``, and logs of that batch, in
+    bytes, ``saved_tensors/total_bytes`` and ``saved_tensors/peak_bytes``, the most alive at one time. Hooks are in place
+    only within its batches; while gradients are off, as in evaluation, nothing is saved.
 
     ``unseen`` lists what can't be seen: tensors kept by saved-tensor hooks inside the model (non-reentrant
     checkpoints, offloading), everything if such hooks surround the whole training, and what ``torch.func`` runs. The
@@ -100,6 +101,7 @@ class SavedTensorsHook(ProfilingCallback):
         assert recorder is not None
         if recorder.is_recording:  # the training failed inside a batch
             recorder.end()
+        self._add_metrics(recorder)
         make = functools.cache(recorder.result())
         head = self._head(state)
         suffix = self.output.naming.suffix
@@ -120,6 +122,14 @@ class SavedTensorsHook(ProfilingCallback):
             ],
             stamp,
         )
+
+    def _add_metrics(self, recorder: SavedTensorsRecorder) -> None:
+        largest = max(recorder.batches, key=lambda batch: batch.total_bytes, default=None)
+        if largest is not None:
+            group = self._metric_group('saved_tensors', self._stage)
+            self._window_metrics.add(
+                {f'{group}/peak_bytes': largest.peak_bytes, f'{group}/total_bytes': largest.total_bytes}
+            )
 
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None

@@ -55,16 +55,17 @@ class StepTimes(PhasedCallback):
     synchronizes them there) and in collectives, mostly in ``backward``. The slow rank is the one with a long ``data``
     (its own DataLoader's time) or a long ``forward``, while the others wait.
 
-    Each rank logs as ``step_times/…``: the seconds of ``total``, ``data`` and each phase of every batch,
-    ``samples_per_second`` and ``tokens_per_second``; every ``log_every_n_batches`` also ``total_p50``, ``_p90``,
-    ``_p99`` and the same for each phase, and ``waiting_share``, the share of time spent waiting for data. If several
-    stages are recorded, those of ``eval`` and ``predict`` are logged as ``step_times/eval/…``.
+    Each rank logs as ``step_times/…``, once a batch has ended (on a GPU a batch later): the seconds of its ``total``,
+    ``data`` and each phase, ``samples_per_second`` and ``tokens_per_second``; every ``log_every_n_batches`` also
+    ``total_p50``, ``_p90``, ``_p99`` and the same for each phase, and ``waiting_share``, the share of time spent waiting
+    for data. A zero is not logged again while it stays one. If several stages are recorded, those of ``eval`` and
+    ``predict`` are logged as ``step_times/eval/…``.
 
     >>> from composer_memprof import StepTimes
-    >>> callback = StepTimes(log_every_n_batches=50)
+    >>> callback = StepTimes(log_every_n_batches=100)
 
     Args:
-        log_every_n_batches (int): how often percentiles are logged. Default: ``10``.
+        log_every_n_batches (int): how often percentiles are logged. Default: ``50``.
         <shared parameters>
 
     Raises:
@@ -76,7 +77,7 @@ class StepTimes(PhasedCallback):
     suffix = '.step_times.jsonl'
     default_schedule = ALWAYS
 
-    def __init__(self, log_every_n_batches: int = 10, **shared: Unpack[SharedParameters]) -> None:
+    def __init__(self, log_every_n_batches: int = 50, **shared: Unpack[SharedParameters]) -> None:
         check_count('log_every_n_batches', log_every_n_batches)
         super().__init__(**shared)
         self.log_every_n_batches = log_every_n_batches
@@ -196,12 +197,11 @@ class StepTimes(PhasedCallback):
                 metrics[f'{name}_per_second'] = count / times.total
         if tally.batches % self.log_every_n_batches == 0:
             metrics |= {**tally.recent_percentiles(), 'waiting_share': tally.waiting_share}
-        is_main = opened.stage == 'train' or len(self.when.stages) == 1
-        prefix = self.kind if is_main else f'{self.kind}/{opened.stage}'
+        group = self._metric_group(self.kind, opened.stage)
         if logger is not None:
-            # The times of a batch are known after it: its own step, not the current one.
-            step = times.batch + 1 if opened.stage == 'train' else None
-            logger.log_metrics({f'{prefix}/{name}': value for name, value in metrics.items()}, step=step)
+            # At the current batch, though the times are those of an earlier one: W&B drops what comes late.
+            named = {f'{group}/{name}': value for name, value in metrics.items()}
+            logger.log_metrics(self._repeats.left_out(named))
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
@@ -211,8 +211,7 @@ class StepTimes(PhasedCallback):
 
     def batch_start(self, state: State, logger: Logger) -> None:
         self._recorder.close_batch()
-        if self._pending:
-            self._save_pending()
+        self._save_pending()
         super().batch_start(state, logger)
 
     # Evaluation and prediction have no event before their data is requested: that is when the last batch ends.

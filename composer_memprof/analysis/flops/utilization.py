@@ -128,7 +128,7 @@ class WindowFlops:
         """The values to log: rates since the last call, and the FLOPs of a batch of ``shape``."""
         rates, self.timed_since_log = self.timed_since_log.rates(peak).as_dict(), TimedBatches()
         del rates['hfu']
-        values: dict[str, Optional[float]] = {**rates, 'total_flops': peak}
+        values: dict[str, Optional[float]] = {**rates, 'peak_flops_per_sec': peak, 'total_flops': peak}
         if shape.flops is not None:
             values['batch_flops'] = shape.flops.batch_flops
             values['tracked_operations'] = shape.flops.tracked_calls

@@ -23,8 +23,9 @@ from typing_extensions import Unpack
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
-from composer_memprof.callbacks.framework import closing, composer_profiler, exclusive
+from composer_memprof.callbacks.framework import closing, closing_line, composer_profiler, exclusive
 from composer_memprof.callbacks.framework.exclusive import Obstacle
+from composer_memprof.callbacks.framework.metrics import Repeats, WindowMetrics
 from composer_memprof.callbacks.framework.options import (
     SharedParameters,
     destination_for,
@@ -114,6 +115,8 @@ class ProfilingCallback(StageEvents):
         self._ends_too_early = False  # already warned that the run ends before the first window
         self._warned: set[str] = set()  # what is warned of once a run
         self._obstacle: Optional[Obstacle] = None  # why the last window that was due is not recorded
+        self._window_metrics = WindowMetrics()
+        self._repeats = Repeats()
 
     # -- hooks for subclasses -------------------------------------------------------------------------------------
 
@@ -203,6 +206,10 @@ class ProfilingCallback(StageEvents):
         """The first fields of a report of one stage."""
         return StageHead(**asdict(self._head(state)), stage=self._stage)
 
+    def _metric_group(self, name: str, stage: str) -> str:
+        """The first part of metrics' names; evaluation and prediction have their own if several stages are recorded."""
+        return name if stage == 'train' or len(self.when.stages) == 1 else f'{name}/{stage}'
+
     @classmethod
     def why_unavailable(cls) -> list[str]:
         """What cannot be recorded with the installed torch, and why: ``memory_filename: torch 2.16 has no …``."""
@@ -288,8 +295,21 @@ class ProfilingCallback(StageEvents):
         if is_recorded:
             self._ends_too_early = warn_if_too_short(type(self).__name__, self.when.schedule, state)
 
+    def batch_end(self, state: State, logger: Logger) -> None:
+        super().batch_end(state, logger)
+        if self._window_metrics:
+            self._window_metrics.log(logger)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        super().eval_end(state, logger)
+        if not self._fitting:  # inside a fit the console would show a training window's metrics as the evaluation's
+            self._window_metrics.log(logger)
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        super().predict_end(state, logger)
+        self._window_metrics.log(logger)
+
     def fit_end(self, state: State, logger: Logger) -> None:
-        del logger  # unused
         self._fitting = False
         if self.is_recording:
             self._warn_of_unfinished(state)
@@ -297,11 +317,12 @@ class ProfilingCallback(StageEvents):
         elif 'train' in self._windows and not self._windows.has_opened('train'):
             self._warn_of_unfinished(state)
         self._cancel_warmup()
+        self._window_metrics.log(logger)
 
     def close(self, state: State, logger: Logger) -> None:
-        del logger  # unused
         closing.defer_signals(state)
         self._close_run(state)
+        self._window_metrics.log_at_close(logger, state.timestamp.batch.value)
 
     def close_late(self, *, save: bool) -> None:
         """At interpreter exit, because its close was skipped: save the open window, or only end the recording."""
@@ -332,6 +353,7 @@ class ProfilingCallback(StageEvents):
         store, self._store = self._store, None
         closing.is_closed(self)
         store.close(self.output.close_timeout)
+        closing_line.add_files(store.folder, store.count_files())
         self._windows = StageWindows(self.when)
 
     # -- windows --------------------------------------------------------------------------------------------------

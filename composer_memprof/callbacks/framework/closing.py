@@ -22,6 +22,7 @@ from composer.core import Callback, Engine, State
 
 from composer_memprof.artifacts import exiting
 from composer_memprof.artifacts.exiting import Deadline
+from composer_memprof.callbacks.framework.closing_line import say_what_was_written
 from composer_memprof.messages import errors_logged
 from composer_memprof.signals import DeferredSignals
 
@@ -85,6 +86,7 @@ class _Last(Callback):
 
     def post_close(self) -> None:
         self._callbacks.remove(self)
+        say_what_was_written()
         if not _Exit.begun:
             _signals.end()
 
@@ -124,6 +126,7 @@ def _close_the_rest() -> None:
     for callback in list(_open):
         with errors_logged('a close at the exit failed'):
             callback.close_late(save=not _Exit.forced)
+    say_what_was_written()  # of the closes at the exit
 
 
 def _exit_ends() -> None:

@@ -135,6 +135,12 @@ def write_flame_graph(capture: Path, path: Path, *, leaks: bool = False) -> None
             )
 
 
+def peak_bytes(capture: Path) -> int:
+    """The most memory held at one time of a complete capture. It is in the file's head, so that this is quick."""
+    with _reader(capture) as reader:
+        return int(reader.metadata.peak_memory)
+
+
 def _reader(capture: Path) -> Any:
     return import_optional('memray').FileReader(capture)
 
