@@ -32,7 +32,7 @@ ADAMW = 2 * PARAMETERS + 4 * 4
 
 
 def recorded(path: str = 'test-run/memprof') -> dict[str, Any]:
-    (file,) = Path(path).glob('*.json')
+    (file,) = (file for file in Path(path).glob('*.json') if not file.name.endswith('.summary.json'))
     return json.loads(file.read_text())
 
 
@@ -408,6 +408,7 @@ def test_a_window_writes_its_tables_and_json_and_logs_its_peak() -> None:
         'fsdp_mem_tracker': 'fsdp_mem_rank_0_train_3.log',
         'fsdp_mem_tracker.json': 'fsdp_mem_rank_0_train_3.json',
     }
+    assert Path('test-run/memprof', kinds['fsdp_mem_tracker.json']).read_text().count('\n') == 1, 'no indentation'
     document = recorded()
     assert (document['rank'], document['epoch'], document['batch'], document['stage']) == (0, 0, 3, 'train')
     log = Path('test-run/memprof/fsdp_mem_rank_0_train_3.log').read_text()

@@ -151,7 +151,7 @@ def summary_of(report: SnapshotReport) -> SnapshotSummary:
 
 
 def _as_json(summary: SnapshotSummary) -> str:
-    return json.dumps(summary.as_dict())
+    return json.dumps(summary.as_dict(), separators=(',', ':'))
 
 
 def _device(device: DeviceReport, places: int) -> DeviceSummary:

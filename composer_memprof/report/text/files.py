@@ -13,5 +13,5 @@ def write_text(text: str, path: Path) -> None:
 
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write one JSON object, indented by one space."""
-    write_text(json.dumps(document, indent=1) + '\n', path)
+    """Write one JSON object, as one line."""
+    write_text(json.dumps(document, separators=(',', ':')) + '\n', path)
