@@ -115,6 +115,14 @@ def test_what_is_live_at_the_end_is_in_the_segments() -> None:
     assert segment['blocks'][0]['state'] == 'active_allocated'
 
 
+def test_the_page_can_be_left_out() -> None:
+    train(MemorySnapshot(page=False))
+    assert {entry.kind for entry in entries(Path('test-run'))} == {'memory_snapshot', 'memory_snapshot.summary'}
+    assert not list(RUN.glob('*.html'))
+    with pytest.raises(ValueError, match="page must be true or false, not 'no'"):
+        MemorySnapshot(page='no')  # type: ignore[arg-type]
+
+
 def test_a_window_leaves_a_protocol_4_pickle_of_plain_values_and_a_page() -> None:
     train(MemorySnapshot())
     content = (RUN / 'rank0.4.memory_snapshot.pickle').read_bytes()

@@ -58,7 +58,7 @@ _STANDBY_S = 0.5
         # Composer's parameters, in its order
         *('skip_batches', 'interval', 'max_entries', 'folder', 'filename', 'remote_file_name', 'overwrite'),
         *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
-        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception'),
+        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page'),
     ),
 )
 class MemorySnapshot(StagePhasedCallback):
@@ -87,6 +87,7 @@ class MemorySnapshot(StagePhasedCallback):
             then records every batch with stacks, which slows training down. Default: ``False``.
         on_exception (bool): the same for any exception or signal that ends ``fit``, as ``….exception.pickle``. An
             open window is saved in any case. Default: ``False``.
+        page (bool): write the page. ``composer-memprof inspect --html`` makes it later. Default: ``True``.
         <shared parameters>
 
     Raises:
@@ -107,6 +108,7 @@ class MemorySnapshot(StagePhasedCallback):
         context: Context = 'all',
         on_oom: bool = False,
         on_exception: bool = False,
+        page: bool = True,
         **shared: Unpack[SharedParameters],
     ) -> None:
         given = {'skip_batches': (skip_batches, 1), 'interval': (interval, '3ba')}
@@ -115,13 +117,14 @@ class MemorySnapshot(StagePhasedCallback):
             raise ValueError(f'schedule and {", ".join(changed)} both say when to record; give one of them')
         check_one_of('stacks', stacks, ('python', 'all'))
         check_one_of('context', context, ('all', 'alloc', 'state'))
-        check_switches(on_oom=on_oom, on_exception=on_exception)
+        check_switches(on_oom=on_oom, on_exception=on_exception, page=page)
         if not isinstance(max_entries, int) or max_entries < 1:
             raise must_be('max_entries', 'a whole number from 1', max_entries)
         default_schedule = _window(skip_batches, interval)
         super().__init__(suffix=self.suffix, default_schedule=default_schedule, **shared)
         self._on_oom = on_oom
         self._on_exception = on_exception
+        self._page = page
         self._max_entries = max_entries
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
@@ -220,10 +223,11 @@ class MemorySnapshot(StagePhasedCallback):
         read = functools.cache(lambda: read_snapshot(take()))
         group = self._metric_group('memory', self._stage)
         title = page_title(stamp.run_name, dist.get_global_rank(), stamp.timestamp.batch.value)
+        page = Part(f'{self.kind}.page', '.html', lambda path: write_snapshot_page(read(), path, title))
         self.store.save(
             [
                 Part(self.kind, '.pickle', lambda path: write_pickle(take(), path), self.output.compress),
-                Part(f'{self.kind}.page', '.html', lambda path: write_snapshot_page(read(), path, title)),
+                *([page] if self._page else []),
                 Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
             ],
             stamp,
