@@ -525,6 +525,21 @@ def test_the_newest_windows_are_kept_each_with_all_its_files() -> None:
     assert [paths[0].name for paths in removed] == ['rank0.0.txt', 'rank0.1.txt', 'rank0.2.txt']
 
 
+@pytest.mark.parametrize('compress', [False, True])
+def test_files_that_complete_a_growing_file_have_its_number_and_are_kept_with_it(compress: bool) -> None:
+    FOLDER.mkdir(parents=True)
+    for name in ('rank0.3.txt', 'rank0.3.txt.gz'):
+        (FOLDER / name).write_text('of a run that was killed')
+    store = make_store(keep=2)
+    for batch in range(1, 4):
+        growing = store.grow('thing', '.txt', stamp(batch), compress=compress)
+        growing.close(text('x', 'thing.part', '.more'))
+    store.close(20)
+    left = [entry.path for entry in entries(FOLDER) if entry.status == 'saved']
+    gz = '.gz' if compress else ''
+    assert left == [f'rank0.2.txt{gz}', 'rank0.2.more', f'rank0.3.2.txt{gz}', 'rank0.3.2.more']
+
+
 def test_nothing_is_removed_before_it_is_uploaded() -> None:
     destination = MemoryDestination()
     destination.open.clear()

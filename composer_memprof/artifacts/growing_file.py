@@ -85,13 +85,18 @@ class GrowingFile:
             os.close(descriptor)
         self._remove()
 
-    def close(self) -> None:
-        """Complete the file: it is listed as saved, and uploaded."""
+    def close(self, *more: Part) -> None:
+        """Complete the file: it is listed as saved, and uploaded.
+
+        Args:
+            more (Part): further files of its window, which are quick to write. They have the same number in their names,
+                and are kept and removed together with this one.
+        """
         descriptor = self._take_descriptor()
         if descriptor is None:
             return
         os.close(descriptor)
-        self._writer.run(self._finish)
+        self._writer.run(lambda: self._finish(more))
 
     def _take_descriptor(self) -> Optional[int]:
         with self._lock:
@@ -102,12 +107,14 @@ class GrowingFile:
         self.path.unlink(missing_ok=True)
         self._folder.record(self._folder.removed_entry(self._file, self._name))
 
-    def _finish(self) -> None:
+    def _finish(self, more: Sequence[Part]) -> None:
+        parts = [self._part, *more]
         if self._part.compress:
-            self._on_written([self._part], self._stamp, list(write_parts(self._folder, [self._part], self._stamp)))
+            self._on_written(parts, self._stamp, list(write_parts(self._folder, parts, self._stamp)))
             self._remove()
             return
         size, sha256 = sync_and_digest(self.path)
         entry = self._folder.saved_entry(self._file, self._name, size, sha256)
         self._folder.record(entry)
-        self._on_written([self._part], self._stamp, [WrittenFile(entry)])
+        written = write_parts(self._folder, more, self._stamp, self._name.number)
+        self._on_written(parts, self._stamp, [WrittenFile(entry), *written])

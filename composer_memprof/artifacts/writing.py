@@ -68,10 +68,19 @@ class WrittenFile:
     folder_is_lost: bool = False
 
 
-def write_parts(folder: ArtifactFolder, parts: Sequence[Part], stamp: Stamp) -> Iterator[WrittenFile]:
-    """Write each part whole under a hidden name, give it its own name, list it in the manifest."""
+def write_parts(
+    folder: ArtifactFolder, parts: Sequence[Part], stamp: Stamp, number: Optional[int] = None
+) -> Iterator[WrittenFile]:
+    """Write each part whole under a hidden name, give it its own name, list it in the manifest.
+
+    Args:
+        folder (ArtifactFolder): that takes them.
+        parts (Sequence[Part]): of one window.
+        stamp (Stamp): the batch in their names.
+        number (int, optional): in their names. Default: the first that is free for all.
+    """
     files = [part.file_in(folder, stamp) for part in parts]
-    number = folder.free_number(files)
+    number = folder.free_number(files) if number is None else number
     for part, file in zip(parts, files):
         yield _write_part(folder, part, file, number)
 

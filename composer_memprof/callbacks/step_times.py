@@ -171,18 +171,16 @@ class StepTimes(PhasedCallback):
             for ended in pending:
                 if anyway or not self._recorder.is_waiting_for(ended):
                     ended.window.close()
-                    ended.file.close()
-                    self._save_summary(ended)
+                    ended.file.close(self._summary_part(ended))
                 else:
                     self._pending.append(ended)
 
-    def _save_summary(self, ended: _OpenFile) -> None:
+    def _summary_part(self, ended: _OpenFile) -> Part:
         at = ended.stamp.timestamp
         head = StageHead(dist.get_global_rank(), at.epoch.value, at.batch.value, ended.stage)
         document = {**head.as_dict(), **ended.window.tally.summary(self._recorder.clock).as_dict()}
         suffix = f'{self.output.naming.suffix.removesuffix(".jsonl")}.summary.json'
-        part = Part(f'{self.kind}.summary', suffix, lambda path: write_json(document, path))
-        self.store.save([part], ended.stamp)
+        return Part(f'{self.kind}.summary', suffix, lambda path: write_json(document, path))
 
     def _take_known(self) -> None:
         for owner, times in self._recorder.take_known():
