@@ -15,8 +15,10 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
+from composer_memprof.analysis.memory.summary import summary_of
+from composer_memprof.analysis.memory.time_span import TimeSpan
 from composer_memprof.analysis.run import snapshots_by_rank
-from composer_memprof.analysis.snapshot.loading import load_snapshot
+from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
@@ -130,6 +132,24 @@ def test_a_peak_is_placed_in_batch_and_phase() -> None:
     )
     (peak,) = peaks(content)
     assert (peak.event, peak.time_us, peak.batch, peak.phase) == (2, 100, 12, 'backward')
+
+
+def test_each_phase_has_its_own_peak_over_all_batches_which_may_be_what_the_phase_before_left() -> None:
+    content = plain(
+        event('alloc', 1, 10, time=10),
+        event('alloc', 2, 10, time=100),
+        event('alloc', 3, 30, time=200),
+        *freed(3, 30, time=300),
+        event('alloc', 4, 1, time=400),
+        phases=[[50, 12, 'forward'], [150, 12, 'backward'], [250, 12, 'optimizer'], [350, 13, 'forward']],
+    )
+    snapshot = read_snapshot(content)
+    (device,) = report_on(snapshot).devices
+    assert device.phase_peaks == {'forward': 21, 'backward': 50, 'optimizer': 50}
+    assert summary_of(report_on(snapshot)).devices[0].phases == device.phase_peaks
+    (part,) = report_on(snapshot, TimeSpan(None, 0.15)).devices
+    assert part.phase_peaks == {'forward': 20}
+    assert report_on(read_snapshot(plain(event('alloc', 1, 10)))).devices[0].phase_peaks == {}
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_quickstart_trains_and_lists_what_it_left() -> None:
     assert result['last_loss'] < 0.6 * result['first_loss']
     kinds = {artifact['entry']['kind'] for artifact in result['artifacts']}
     snapshot = {'memory_snapshot', 'memory_snapshot.page', 'memory_snapshot.summary'}
-    assert kinds == {'host_rss', *snapshot, 'torch_profiler', 'torch_profiler.summary'}
+    assert kinds == {'host_rss', 'host_rss.summary', *snapshot, 'torch_profiler', 'torch_profiler.summary'}
     assert all(artifact['entry']['status'] == 'saved' for artifact in result['artifacts'])
     peak = max(
         record['rss'] for record in json_lines(Path('runs/quickstart/rank0.0.host_rss.jsonl')) if 'rss' in record

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import FSDPMemTracker
+from composer_memprof.analysis.module_memory import read_memory_summary, summary_of_memory
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.modules.categories import CATEGORIES
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
@@ -407,6 +408,7 @@ def test_a_window_writes_its_tables_and_json_and_logs_its_peak() -> None:
     assert kinds == {
         'fsdp_mem_tracker': 'fsdp_mem_rank_0_train_3.log',
         'fsdp_mem_tracker.json': 'fsdp_mem_rank_0_train_3.json',
+        'fsdp_mem_tracker.summary': 'fsdp_mem_rank_0_train_3.summary.json',
     }
     assert Path('test-run/memprof', kinds['fsdp_mem_tracker.json']).read_text().count('\n') == 1, 'no indentation'
     document = recorded()
@@ -422,6 +424,31 @@ def test_a_window_writes_its_tables_and_json_and_logs_its_peak() -> None:
         assert logger.data[f'fsdp_mem/peak/{category}'][-1][1] == size
     names = {module['name']: module for module in document['modules']}
     assert names['net.0']['parameter_bytes'] == 4 * (FEATURES * 32 + 32)
+
+
+def test_the_summary_has_the_peaks_and_the_activations_of_equal_layers_together() -> None:
+    train(FSDPMemTracker(schedule=SOON))
+    document = recorded()
+    path = Path('test-run/memprof/fsdp_mem_rank_0_train_3.summary.json')
+    summary = read_memory_summary(path)
+    assert path.stat().st_size < 4096
+    assert summary.peak == document['peak']
+    assert {phase: sizes['cpu']['Total'] for phase, sizes in summary.phases.items()} == {
+        phase: sizes['cpu']['Total'] for phase, sizes in document['phases'].items()
+    }
+    own = {module['name']: module['own_activation_bytes'] for module in document['modules']}
+    assert summary.activations == {'net.*': own['net.0'] + own['net.1'] + own['net.2']}
+    assert summary.outside_activation_bytes == document['outside_activation_bytes']
+    head = json.loads(path.read_text())
+    assert (head['rank'], head['batch'], head['stage'], head['version']) == (0, 3, 'train', 1)
+
+
+def test_the_summary_of_many_layers_with_long_names_stays_small() -> None:
+    sizes = {'cpu': {**dict.fromkeys(CATEGORIES, 1 << 40), 'Total': 8 << 40}}
+    layers = [(f'{"x" * 300}{letter}{other}', 1) for letter in 'abcdefghij' for other in 'klmnopqrst']
+    summary = summary_of_memory(sizes, {'forward': sizes}, [('top', 5), *layers])
+    assert len(json.dumps(summary.as_dict())) < 4500
+    assert next(iter(summary.activations)) in ('top', 'x' * 200) and summary.layers_left_out >= 0
 
 
 @pytest.mark.parametrize('tabulate', [False, True])

@@ -24,11 +24,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_memprof import HostRSS
+from composer_memprof.analysis.run_report.host_file import read_host_file, read_host_summary
+from composer_memprof.analysis.typed_json import FormatError
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.host.cgroup import Cgroup
 from composer_memprof.recorders.host.processes import ProcessReader, child_pids, process_details
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder, WriteError
 from composer_memprof.recorders.host.sampler import Sampler
+from composer_memprof.recorders.host.summary import HostSample, HostTally
 from composer_memprof.recorders.host.trend import Series, estimate_trend
 from tests.conftest import Noise, child_environment, entries, json_lines, loader, train
 
@@ -308,8 +311,9 @@ def test_the_record_survives_a_kill() -> None:
 def test_each_window_has_a_record_of_its_own_compressed_if_asked() -> None:
     train(HostRSS(schedule={'active': '2ba', 'every': '5ba'}, compress=True), batches=10)
     saved = [entry.path for entry in entries(Path('test-run')) if entry.status == 'saved']
-    assert saved == ['rank0.0.host_rss.jsonl.gz', 'rank0.5.host_rss.jsonl.gz']
-    lines = gzip.decompress((RECORD.parent / saved[1]).read_bytes()).splitlines()
+    names = ('jsonl.gz', 'summary.json')
+    assert saved == [f'rank0.{batch}.host_rss.{name}' for batch in (0, 5) for name in names]
+    lines = gzip.decompress((RECORD.parent / saved[2]).read_bytes()).splitlines()
     assert json.loads(lines[0])['batch'] == 5
 
 
@@ -330,6 +334,57 @@ def test_the_recorder_works_without_a_trainer() -> None:
     assert len(lines) >= 4
     assert json.loads(lines[-1])['charged']['forward'] > 15 * MIB
     assert len(kept) == 16
+
+
+# -- the summary --------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_has_the_records_peaks_growth_and_a_hundred_samples() -> None:
+    train(HostRSS(interval=0.001), LeakyPhase('before_forward'), batches=80)
+    records = json_lines(RECORD)
+    samples = [record for record in records if record['event'] == 'sample']
+    path = RECORD.with_suffix('.summary.json')
+    summary = read_host_summary(path)
+    assert path.stat().st_size < 10_000
+    assert summary.samples == len(samples) and len(summary.over_time.rss) <= 100
+    totals = [sample['rss'] + sample['children_rss'] for sample in samples]
+    assert summary.rss_peak == max(totals)
+    assert max(map(sum, zip(summary.over_time.rss, summary.over_time.children_rss))) == max(totals)
+    assert summary.charged == records[-1]['charged'] and summary.charged['forward'] > 70 * MIB
+    assert summary.growth is not None and summary.growth.clear
+    assert summary.suspect is not None and summary.suspect.name == records[-1]['suspect']['name']
+    assert read_host_file(RECORD) == summary, 'the record says the same'
+    document = json.loads(path.read_text())
+    assert (document['rank'], document['batch'], document['stage'], document['version']) == (0, 80, 'train', 1)
+
+
+@given(sizes=st.lists(st.integers(0, 1 << 40), min_size=1, max_size=500), most=st.sampled_from([2, 4, 100]))
+def test_a_recording_of_any_length_keeps_the_largest_sample_of_each_span(sizes: list[int], most: int) -> None:
+    tally = HostTally(most)
+    for number, size in enumerate(sizes):
+        tally.add(HostSample(100.0 + number, number, 'forward', size))
+    summary = tally.summary()
+    kept = summary.over_time
+    assert summary.samples == len(sizes) and len(kept.rss) <= most
+    assert max(kept.rss) == summary.rss_peak == max(sizes)
+    assert kept.batch == sorted(kept.batch) == [int(second) for second in kept.seconds]
+    spans = [size for size in (2**power for power in range(10)) if -(-len(sizes) // size) == len(kept.rss)]
+    assert any(kept.rss == [max(sizes[at : at + span]) for at in range(0, len(sizes), span)] for span in spans)
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+        ({'rss_peak': 'much'}, 'rss_peak must be a whole number'),
+        ({'over_time': {'seconds': [1.0], 'rss': []}}, 'its columns differ in length'),
+        ({'over_time': None}, 'it must be a mapping|over_time'),
+    ],
+)
+def test_a_summary_that_is_none_is_refused(change: dict[str, Any], words: str) -> None:
+    good = HostTally().summary().as_dict()
+    Path('x.json').write_text(json.dumps({**good, **change}))
+    with pytest.raises(FormatError, match=words):
+        read_host_summary(Path('x.json'))
 
 
 # -- the sampling thread ------------------------------------------------------------------------------------------

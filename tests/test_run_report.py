@@ -454,6 +454,29 @@ def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) ->
     assert missing.returncode == 2 and missing.stderr == 'composer-memprof: there is nothing at s3://runs/nothing\n'
 
 
+def test_a_summary_is_read_in_place_of_the_whole_file_beside_it() -> None:
+    folder = run_of(Path('run'), 2)
+    sizes = {'cuda:0': {'Activation': 7 * MIB, 'Total': 7 * MIB}}
+    small = {'peak': sizes, 'phases': {'forward': sizes}, 'activations': {'blocks.*': 7 * MIB}}
+    host = {'samples': 3, 'over_time': {}, 'rss_peak': 5 * MIB}
+    write_files(folder, 0, {'host_rss': ('rank0.0.host_rss.2.jsonl.gz', 'not read')}, batch=0)
+    write_files(folder, 0, {'host_rss.summary': ('rank0.0.host_rss.2.summary.json', host)}, batch=0)
+    write_files(folder, 1, {'fsdp_mem_tracker.json': ('fsdp_mem_rank_1_train_9.json', 'not read')})
+    write_files(folder, 1, {'fsdp_mem_tracker.summary': ('fsdp_mem_rank_1_train_9.summary.json', small)})
+    report = reported(folder)
+    assert report.unreadable == []
+    assert {rank: memory.peak['cuda:0']['Total'] for rank, memory in report.contents['fsdp_mem_tracker'].items()} == {
+        0: 140 * MIB,
+        1: 7 * MIB,
+    }, 'of rank 0, as of an older run, the whole file'
+    assert report.contents['host_rss'][0].rss_peak == 5 * MIB
+    (folder / 'rank0.0.host_rss.2.summary.json').unlink()
+    assert len(reported(folder).unreadable) == 1, 'the whole file is read'
+    for path in folder.glob('*.manifest.jsonl'):
+        path.unlink()
+    assert reported(folder).contents['fsdp_mem_tracker'][1].peak == sizes, 'known by its name'
+
+
 def test_a_snapshot_that_the_run_still_writes_or_removed_is_left_out() -> None:
     folder = run_of(Path('run'), 2)
     write_files(folder, 0, {'memory_snapshot': ('a.pickle', 'x')}, status='open')

@@ -43,7 +43,7 @@ def test_credentials_given_as_options_reach_no_file(s3_endpoint: str, s3: Any, m
     s3fs.S3FileSystem.clear_instance_cache()
     options = {'key': 'an-open-key', 'secret': 'a-closed-secret', 'endpoint_url': s3_endpoint}
     train(HostRSS(remote_file_name='s3://runs/x', storage_options=options))
-    assert [entry.status for entry in entries(Path('test-run'))] == ['uploaded']
+    assert [entry.status for entry in entries(Path('test-run'))] == ['uploaded', 'uploaded']
     for path in Path('test-run').rglob('*'):
         assert path.is_dir() or (
             b'a-closed-secret' not in path.read_bytes() and b'an-open-key' not in path.read_bytes()
@@ -53,9 +53,10 @@ def test_credentials_given_as_options_reach_no_file(s3_endpoint: str, s3: Any, m
 def test_a_second_run_into_the_same_store_overwrites_nothing(s3: Any) -> None:
     for folder in ('first', 'second'):
         train(HostRSS(folder=folder, remote_file_name='s3://runs/x'))
-    assert sorted(s3.find('runs')) == ['runs/x/rank0.0.host_rss.2.jsonl', 'runs/x/rank0.0.host_rss.jsonl']
+    names = ['host_rss.2.jsonl', 'host_rss.2.summary.json', 'host_rss.jsonl', 'host_rss.summary.json']
+    assert sorted(s3.find('runs')) == [f'runs/x/rank0.0.{name}' for name in names]
     train(HostRSS(folder='third', remote_file_name='s3://runs/x', overwrite=True))
-    assert len(s3.find('runs')) == 2
+    assert len(s3.find('runs')) == 4
 
 
 def test_a_missing_bucket_is_one_warning_and_training_completes(s3: Any) -> None:

@@ -10,6 +10,7 @@ from composer.loggers import Logger
 from composer.utils import dist
 from typing_extensions import Unpack
 
+from composer_memprof.analysis.module_memory import ModuleMemorySummary, summary_of_memory
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
@@ -32,11 +33,11 @@ _FUNCTION = '{function}'
 @takes_shared_parameters(
     filename='fsdp_mem_rank_{rank}_{function}_{batch}.log',
     docs={
-        'filename': 'format string, which may contain ``{function}`` (the stage). The JSON ends in ``.json`` instead '
-        "of ``.log``. Default: ``'fsdp_mem_rank_{rank}_{function}_{batch}.log'``.",
+        'filename': 'format string, which may contain ``{function}`` (the stage). The JSON ends in ``.json`` and '
+        "``.summary.json`` instead of ``.log``. Default: ``'fsdp_mem_rank_{rank}_{function}_{batch}.log'``.",
         'schedule': "which batches are recorded. Default: ``window('1ba', skip='2ba')``, the third batch: optimizer "
         'state exists from the second on.',
-        'compress': 'gzip both files. Default: ``False``.',
+        'compress': 'gzip the log and the JSON. Default: ``False``.',
     },
 )
 class FSDPMemTracker(ProfilingCallback):
@@ -44,8 +45,8 @@ class FSDPMemTracker(ProfilingCallback):
 
     Works for plain, DDP and FSDP2 models, on CPU and GPU; FSDP1 is refused. It is exact although Composer runs forward
     and backward inside ``optimizer.step()``, with any number of microbatches, activation checkpointing and mixed
-    precision. Each window writes, on each rank, the tables that torch's trackers print, and the same in bytes as JSON;
-    the peak is logged as ``fsdp_mem/peak/<category>``. Steps inside a window take longer, those outside do not.
+    precision. Each window writes, on each rank, the tables that torch's trackers print, the same in bytes as JSON, and
+    the peaks alone as ``.summary.json``; the peak is logged as ``fsdp_mem/peak/<category>``. Steps inside a window take longer, those outside do not.
 
     The categories are Parameter, Gradient, Buffer, Activation, Temp (gradients of activations, and the optimizer's
     temporaries), OptState, Inputs, Other. Under FSDP2 the first two become ShardedParam, UnshardedParam, ShardedGrad,
@@ -169,6 +170,12 @@ class FSDPMemTracker(ProfilingCallback):
                     self.output.compress,
                     naming,
                 ),
+                Part(
+                    f'{self.kind}.summary',
+                    '.summary.json',
+                    lambda path: write_json({**head.as_dict(), **_summary(memory).as_dict()}, path),
+                    naming=naming,
+                ),
             ],
             stamp,
         )
@@ -249,6 +256,11 @@ def _holders(state: State) -> dict[str, Any]:
         holders.setdefault(type(each).__name__, each)
     holders['data'] = (state.train_dataloader, state.dataloader)
     return holders
+
+
+def _summary(memory: ModuleMemory) -> ModuleMemorySummary:
+    activations = ((module.name, module.own_activation_bytes) for module in memory.modules)
+    return summary_of_memory(memory.peak, memory.phases, activations, memory.outside_activation_bytes)
 
 
 def _for_stage(filename: Any, stage: str) -> Any:

@@ -11,11 +11,12 @@ from typing_extensions import Unpack
 
 from composer_memprof.artifacts.child import is_own_child
 from composer_memprof.artifacts.names import Stamp
-from composer_memprof.artifacts.store import GrowingFile
+from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.messages import human_bytes, must_be, warn
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
+from composer_memprof.report.text.files import write_json
 from composer_memprof.schedule.constant import ALWAYS
 
 #: Seconds between two checks for growth while training runs.
@@ -41,8 +42,9 @@ class HostRSS(PhasedCallback):
     A thread samples every ``interval`` seconds. Between the phases of a batch (dataloader, forward, backward,
     optimizer, eval, checkpoint) the size is read exactly, so that growth is charged to a phase. Each sample is a line
     of JSON, which survives a kill, and is logged as ``host_rss/…``; every ten seconds, and at the end, so is
-    ``host_rss/growth_per_batch``, the trend of the process in bytes, clear or not. It warns once when a process clearly grows, with
-    the suspected phase or worker, and once when memory comes close to the cgroup's limit.
+    ``host_rss/growth_per_batch``, the trend of the process in bytes, clear or not. A window's peaks, its growth and at
+    most 100 samples are in its ``.summary.json``. It warns once when a process clearly grows, with the suspected phase
+    or worker, and once when memory comes close to the cgroup's limit.
 
     >>> from composer_memprof import HostRSS
     >>> callback = HostRSS(interval=1.0)
@@ -77,13 +79,15 @@ class HostRSS(PhasedCallback):
         self._recorder.start()
 
     def _stop(self, state: State, stamp: Stamp) -> None:
-        del stamp  # unused
+        del stamp  # the files carry the window's first batch
         recorder, self._recorder = self._recorder, None
         file, self._file = self._file, None
         assert recorder is not None and file is not None
         self._check_growth(recorder, state)
         recorder.stop()
-        file.close()
+        assert recorder.summary is not None
+        document = {**self._stage_head(state).as_dict(), **recorder.summary.as_dict()}
+        file.close(Part(f'{self.kind}.summary', '.summary.json', lambda path: write_json(document, path)))
 
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None

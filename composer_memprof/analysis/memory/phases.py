@@ -31,6 +31,29 @@ def rows_at(history: DeviceHistory, phases: Phases) -> Optional[np.ndarray]:
     return np.searchsorted(phases.time_us, history.time_us, side='right') - 1
 
 
+def peak_by_phase(history: DeviceHistory, phases: Phases, allocated: np.ndarray, within: slice) -> dict[str, int]:
+    """The most that was allocated in each phase, over all batches, in order of first use; empty without phases or times.
+
+    Args:
+        history (DeviceHistory): of a device.
+        phases (Phases): of the recording.
+        allocated (ndarray): bytes after each number of events; one longer than the events.
+        within (slice): of ``allocated``: the part of the recording that counts.
+    """
+    rows = rows_at(history, phases)
+    if rows is None:
+        return {}
+    counts = np.zeros(len(allocated), dtype=bool)
+    counts[within] = True
+    events = np.flatnonzero(counts[1:] & (rows >= 0))
+    # An event's phase begins with what the event before has left.
+    highest = np.maximum(allocated[:-1], allocated[1:])[events]
+    peaks = np.full(len(phases.names), -1, dtype=np.int64)
+    np.maximum.at(peaks, phases.name[rows[events]], highest)
+    used = dict.fromkeys(phases.name.tolist())
+    return {phases.names[name]: int(peaks[name]) for name in used if peaks[name] >= 0}
+
+
 def batch_and_phase(snapshot: Snapshot, history: DeviceHistory, count: int) -> tuple[Optional[int], str]:
     """The batch and phase of the ``count``-th event; None and ``''`` if they are not known.
 

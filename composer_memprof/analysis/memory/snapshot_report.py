@@ -27,6 +27,7 @@ from composer_memprof.analysis.memory.fragmentation import (
 from composer_memprof.analysis.memory.growth import Growth, growth
 from composer_memprof.analysis.memory.lifetimes import lifetimes
 from composer_memprof.analysis.memory.peak import Peak, peak_of
+from composer_memprof.analysis.memory.phases import peak_by_phase
 from composer_memprof.analysis.memory.repeated_calls import RepeatedCall, repeated_call
 from composer_memprof.analysis.memory.time_span import TimeSpan, check_span, moments_within
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Meta, Snapshot
@@ -62,6 +63,8 @@ class DeviceReport:
         memory (int, optional): of the device; None if it is not known.
         repeated (RepeatedCall, optional): the call whose checkpointing would free most of the peak.
         category_peaks (list[CategoryPeak]): the most that each category had, in the report's span, largest first.
+        phase_peaks (dict[str, int]): the most that was allocated in each phase, in the report's span; empty if the phases
+            are not known.
     """
 
     device: int
@@ -82,6 +85,7 @@ class DeviceReport:
     memory: Optional[int] = None
     repeated: Optional[RepeatedCall] = None
     category_peaks: list[CategoryPeak] = field(default_factory=list)
+    phase_peaks: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,7 @@ def _device(
             peak_of(snapshot, history, attribution, moment) for moment in out_of_memory_moments(history).tolist()
         ],
         category_peaks=attribution.category_peaks(within),
+        phase_peaks=peak_by_phase(history, snapshot.phases, allocated, within),
     )
 
 

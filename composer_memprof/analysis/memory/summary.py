@@ -18,13 +18,14 @@ from composer_memprof.analysis.memory.snapshot_report import DeviceReport, Snaps
 from composer_memprof.analysis.module_names import sums_by_layer
 from composer_memprof.analysis.snapshot.model import Frame, Meta, Snapshot
 from composer_memprof.analysis.typed_json import read_json
+from composer_memprof.vocabulary import PHASES
 
 #: Raised when a key changes its meaning. A summary without a version has version 1.
 VERSION = 1
 #: Of the file; and the largest file that is read, since a newer version may write more.
 _MOST_BYTES, _MOST_BYTES_READ = 4096, 1 << 20
-#: Most places, frames of a place, devices, and bytes of a text.
-_PLACES, _FRAMES, _DEVICES, _TEXT = 10, 2, 8, 300
+#: Most places, frames of a place, phases, devices, and bytes of a text.
+_PLACES, _FRAMES, _PHASES, _DEVICES, _TEXT = 10, 2, len(PHASES), 8, 300
 #: The allocator's settings that a summary has.
 _SETTINGS = ('PYTORCH_CUDA_ALLOC_CONF', 'expandable_segments', 'max_split_size', 'garbage_collection_threshold')
 
@@ -89,7 +90,10 @@ class GrowthSummary:
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """The largest parts of a :class:`DeviceReport`; ``categories`` and ``modules``, equal layers summed, are bytes at the peak."""
+    """The largest parts of a :class:`DeviceReport`.
+
+    ``categories`` and ``modules``, equal layers summed, are bytes at the peak; ``phases`` are the most bytes in each phase.
+    """
 
     device: int
     peak: PeakSummary
@@ -106,6 +110,7 @@ class DeviceSummary:
     memory: Optional[int] = None
     growth_unit: str = 'batch'
     modules: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,7 @@ def _device(device: DeviceReport, places: int) -> DeviceSummary:
         memory=device.memory,
         growth_unit=device.growth.unit,
         modules=_modules(peak, places),
+        phases={_short(name): size for name, size in itertools.islice(device.phase_peaks.items(), _PHASES)},
     )
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
+from composer_memprof.analysis.module_memory import ModuleMemorySummary
 from composer_memprof.analysis.module_names import layer_name
-from composer_memprof.analysis.run_report.host_file import HostFile
 from composer_memprof.analysis.run_report.readers import (
     Checkpoint,
     FlopsFile,
-    ModuleMemoryFile,
     SavedTensorsFile,
     StepTimesFile,
 )
 from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.host.summary import HostSummary
 from composer_memprof.vocabulary import ACTIVATION, DATALOADER, FORWARD, GRADIENT
 
 #: Less than this share of the peak is not worth a change.
@@ -64,7 +64,7 @@ def advice(
 
     Args:
         lead (SnapshotReport, optional): of the snapshot that tells most.
-        contents (Mapping): the newest content by kind of file and rank, as the readers return it.
+        contents (Mapping): the newest content by callback and rank, as the readers return it.
         ranks (Sequence[int]): all ranks of the run.
     """
     found: list[Advice] = []
@@ -181,7 +181,7 @@ def _cost(blocks: Sequence[Checkpoint], flops: Optional[FlopsFile]) -> str:
 
 
 def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: int) -> Iterator[Advice]:
-    files: Mapping[int, ModuleMemoryFile] = contents.get('fsdp_mem_tracker.json', {})
+    files: Mapping[int, ModuleMemorySummary] = contents.get('fsdp_mem_tracker', {})
     if ranks < 2 or not files:
         return
     peaks = [sizes for file in files.values() for sizes in file.peak.values()]
@@ -198,7 +198,7 @@ def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: int) -> Iterator
 
 
 def _host(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
-    files: Mapping[int, HostFile] = contents.get('host_rss', {})
+    files: Mapping[int, HostSummary] = contents.get('host_rss', {})
     growing = {rank: file.suspect for rank, file in files.items() if file.suspect is not None}
     if growing:
         rank, suspect = max(growing.items(), key=lambda item: item[1].growth.per_batch)
@@ -209,7 +209,7 @@ def _host(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
 
 
 def _data(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
-    files: Mapping[int, StepTimesFile] = contents.get('step_times.summary', {})
+    files: Mapping[int, StepTimesFile] = contents.get('step_times', {})
     waiting = {rank: file.share.get(DATALOADER, 0.0) for rank, file in files.items()}
     rank = max(waiting, key=lambda rank: waiting[rank], default=None)
     if rank is not None and waiting[rank] >= _WAITING:

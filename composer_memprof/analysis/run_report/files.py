@@ -13,18 +13,23 @@ from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.artifacts.compression import strip_suffix
 from composer_memprof.artifacts.manifest import Entry
 
-#: The names that the callbacks give by default, by kind.
+#: The names that the callbacks give by default, by kind. The first that matches counts.
 _NAMES = {
     'memory_snapshot': re.compile(r'\.memory_snapshot(\.\w+)*\.pickle$'),
     'memory_snapshot.summary': re.compile(r'\.memory_snapshot(\.\w+)*\.summary\.json$'),
+    'fsdp_mem_tracker.summary': re.compile(r'^fsdp_mem_rank_.*\.summary\.json$'),
     'fsdp_mem_tracker.json': re.compile(r'^fsdp_mem_rank_.*\.json$'),
     'saved_tensors_hook': re.compile(r'\.saved_tensors(\.\w+)*\.json$'),
+    'host_rss.summary': re.compile(r'\.host_rss(\.\w+)*\.summary\.json$'),
     'host_rss': re.compile(r'\.host_rss(\.\w+)*\.jsonl$'),
     'step_times.summary': re.compile(r'\.step_times(\.\w+)*\.summary\.json$'),
     'flops': re.compile(r'\.flops(\.\w+)*\.json$'),
 }
 #: The kinds that have figures.
 FIGURES = tuple(kind for kind in _NAMES if kind != 'memory_snapshot')
+#: The kinds of whole files that may have a summary beside them, and the summary's kind.
+_SUMMARY_OF = {'fsdp_mem_tracker.json': 'fsdp_mem_tracker.summary', 'host_rss': 'host_rss.summary'}
+_SUMMARY_SUFFIX = '.summary.json'
 #: Most snapshots without a manifest that are read, in order of their names.
 MOST_BARE_SNAPSHOTS = 64
 
@@ -92,13 +97,27 @@ def files_to_fetch(folder: Path) -> list[Path]:
         artifacts = find_files([folder]).artifacts
     except SnapshotError:
         artifacts = []
-    small = [artifact.path for artifact in artifacts if artifact.entry.kind in FIGURES]
+    small = [artifact.path for artifact in without_summarized(artifacts) if artifact.entry.kind in FIGURES]
     try:
         return [*small, snapshot_to_show(folder).path]
     except SnapshotError:
         if not small:
             raise
         return small
+
+
+def without_summarized(artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """The artifacts without whole files whose summary is there too: the file of the same name that ends in ``.summary.json``."""
+    summaries = {
+        (artifact.entry.kind, str(artifact.path).removesuffix(_SUMMARY_SUFFIX))
+        for artifact in artifacts
+        if artifact.entry.kind in _SUMMARY_OF.values() and artifact.path.is_file()
+    }
+    return [
+        artifact
+        for artifact in artifacts
+        if (_SUMMARY_OF.get(artifact.entry.kind), strip_suffix(str(artifact.path)).rpartition('.')[0]) not in summaries
+    ]
 
 
 def kind_by_name(name: str) -> str:

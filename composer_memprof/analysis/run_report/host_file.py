@@ -1,73 +1,24 @@
-"""HostRSS' file: samples over time, and the summary at its end if the run ended well."""
+"""HostRSS' files: the summary of a recording, and all samples of one that has none, since it was killed or goes on."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
-
-from composer_memprof.analysis.typed_json import FormatError, from_plain
+from composer_memprof.analysis.typed_json import FormatError, from_plain, read_json
 from composer_memprof.artifacts.compression import open_for_read
 from composer_memprof.messages import printable
+from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect
+from composer_memprof.recorders.host.trend import Trend
 
 #: Of a larger file only the end is read.
 _MOST_BYTES = 32 << 20
-#: Longer recordings are thinned: the sample with the largest sum of each span of time stays.
-_MOST_SAMPLES = 600
-
-
-@dataclass(frozen=True)
-class HostGrowth:
-    """Growth in bytes a batch."""
-
-    per_batch: float
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """The process that clearly grows."""
-
-    name: str
-    growth: HostGrowth
-
-
-@dataclass(frozen=True)
-class HostSample:
-    """One line of the file. Sizes in bytes, ``time`` in seconds since 1970."""
-
-    time: float
-    batch: int
-    phase: str
-    rss: int
-    children_rss: int = 0
-    cgroup_usage: Optional[int] = None
-    cgroup_limit: Optional[int] = None
-
-
-@dataclass(frozen=True)
-class HostFile:
-    """A recording.
-
-    Args:
-        samples (list[HostSample]): in order of time, thinned to at most 600.
-        rss_peak (int): of the process and its children together, in bytes.
-        usage_peak (int, optional): of the cgroup.
-        limit (int, optional): of the cgroup.
-        suspect (Suspect, optional): the process that clearly grows.
-        charged (dict[str, int]): bytes that the process grew by, by phase.
-    """
-
-    samples: list[HostSample]
-    rss_peak: int = 0
-    usage_peak: Optional[int] = None
-    limit: Optional[int] = None
-    suspect: Optional[Suspect] = None
-    charged: dict[str, int] = field(default_factory=dict)
+#: The largest summary that is read.
+_MOST_BYTES_OF_SUMMARY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -75,17 +26,31 @@ class _Last:
     """What the last line has beside a sample."""
 
     charged: dict[str, int] = field(default_factory=dict)
+    growth: Optional[Trend] = None
     suspect: Optional[Suspect] = None
 
 
-def read_host_file(path: Path) -> HostFile:
+def read_host_summary(path: Path) -> HostSummary:
+    """Read the summary of a recording.
+
+    Raises:
+        FormatError: if it is not one.
+        OSError: if it can't be read.
+    """
+    summary = read_json(HostSummary, path, 'a summary of HostRSS', _MOST_BYTES_OF_SUMMARY)
+    if len({len(column) for column in astuple(summary.over_time)}) > 1:
+        raise FormatError(f'{printable(str(path))} is not a summary of HostRSS: its columns differ in length')
+    return summary
+
+
+def read_host_file(path: Path) -> HostSummary:
     """Read a recording, also of a run that goes on or was killed. A line that was cut short is left out.
 
     Raises:
         FormatError: if it is not a recording.
         OSError: if it can't be read.
     """
-    samples: list[HostSample] = []
+    tally = HostTally()
     last = _Last()
     for line in _lines(path):
         try:
@@ -96,22 +61,11 @@ def read_host_file(path: Path) -> HostFile:
             continue
         try:
             if record.get('event') == 'sample':
-                samples.append(from_plain(HostSample, record))
+                tally.add(from_plain(HostSample, record))
             last = from_plain(_Last, record)
         except FormatError as error:
             raise FormatError(f'{printable(str(path))} is not a recording of HostRSS: {error}') from None
-    if not samples:
-        return HostFile([])
-    totals = np.array([sample.rss + sample.children_rss for sample in samples])
-    usages = [sample.cgroup_usage for sample in samples if sample.cgroup_usage is not None]
-    return HostFile(
-        samples=_thinned(samples, totals),
-        rss_peak=int(totals.max()),
-        usage_peak=max(usages, default=None),
-        limit=samples[-1].cgroup_limit,
-        suspect=last.suspect,
-        charged=last.charged,
-    )
+    return tally.summary(last.growth, last.suspect, last.charged)
 
 
 def _lines(path: Path) -> io.BufferedIOBase | list[bytes]:
@@ -119,10 +73,3 @@ def _lines(path: Path) -> io.BufferedIOBase | list[bytes]:
         if isinstance(file, io.BufferedReader) and os.fstat(file.fileno()).st_size > _MOST_BYTES:
             file.seek(-_MOST_BYTES, os.SEEK_END)
         return file.read(_MOST_BYTES).split(b'\n')
-
-
-def _thinned(samples: list[HostSample], totals: np.ndarray) -> list[HostSample]:
-    if len(samples) <= _MOST_SAMPLES:
-        return samples
-    groups = np.array_split(np.arange(len(samples)), _MOST_SAMPLES)
-    return [samples[int(group[totals[group].argmax()])] for group in groups]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.analysis.memory.summary import SnapshotSummary, read_summary
+from composer_memprof.analysis.module_memory import ModuleMemorySummary, read_memory_summary, summary_of_memory
 from composer_memprof.analysis.module_names import sums_by_layer
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE, TOTAL, Figures
-from composer_memprof.analysis.run_report.host_file import HostFile, read_host_file
+from composer_memprof.analysis.run_report.host_file import read_host_file, read_host_summary
 from composer_memprof.analysis.typed_json import read_json
+from composer_memprof.recorders.host.summary import HostSummary
 from composer_memprof.vocabulary import MEMORY_CATEGORIES
 
 _MOST_BYTES = 64 << 20
@@ -31,11 +33,12 @@ class ModuleActivations:
 
 @dataclass(frozen=True)
 class ModuleMemoryFile:
-    """FSDPMemTracker's file."""
+    """FSDPMemTracker's whole file."""
 
     peak: dict[str, dict[str, int]]
     phases: dict[str, dict[str, dict[str, int]]]
     modules: list[ModuleActivations]
+    outside_activation_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Kind:
     """How one kind of file is read.
 
     Args:
-        shown (str): the artifact's kind, without the part.
+        shown (str): of which callback, which is the artifact's kind without the part.
         unit (str): of its figures.
         read (Callable): the content of a file.
         values (Callable): the figures in the content, as in :class:`Figures`; empty if there are none.
@@ -136,21 +139,28 @@ def _of_snapshot(summary: SnapshotSummary) -> dict[str, dict[str, float]]:
         TOTAL: {'peak': device.peak.bytes},
         CATEGORY: dict(device.categories),
         MODULE: dict(device.modules),
+        PHASE: dict(device.phases),
     }
 
 
-def _of_module_memory(file: ModuleMemoryFile) -> dict[str, dict[str, float]]:
-    if not file.peak:
+def _read_module_memory(path: Path) -> ModuleMemorySummary:
+    file: ModuleMemoryFile = _json(ModuleMemoryFile)(path)
+    activations = ((module.name, module.own_activation_bytes) for module in file.modules)
+    return summary_of_memory(file.peak, file.phases, activations, file.outside_activation_bytes)
+
+
+def _of_module_memory(summary: ModuleMemorySummary) -> dict[str, dict[str, float]]:
+    if not summary.peak:
         return {}
-    device = max(file.peak, key=lambda device: file.peak[device].get('Total', 0))
-    sizes = dict(file.peak[device])
+    device = max(summary.peak, key=lambda device: summary.peak[device].get('Total', 0))
+    sizes = dict(summary.peak[device])
     total = sizes.pop('Total', 0)
     return {
         TOTAL: {'peak': total},
         CATEGORY: {_KEY_OF_TRACKER.get(name, name): size for name, size in sizes.items()},
-        MODULE: sums_by_layer((module.name, module.own_activation_bytes) for module in file.modules),
+        MODULE: dict(summary.activations),
         PHASE: {
-            name: sizes[device]['Total'] for name, sizes in file.phases.items() if 'Total' in sizes.get(device, {})
+            name: sizes[device]['Total'] for name, sizes in summary.phases.items() if 'Total' in sizes.get(device, {})
         },
     }
 
@@ -173,17 +183,17 @@ def _of_step_times(file: StepTimesFile) -> dict[str, dict[str, float]]:
     return {} if total is None else {TOTAL: {'median batch': total}, PHASE: medians}
 
 
-def _of_host(file: HostFile) -> dict[str, dict[str, float]]:
-    if not file.samples:
-        return {}
-    return {TOTAL: {'peak': file.rss_peak}}
+def _of_host(summary: HostSummary) -> dict[str, dict[str, float]]:
+    return {TOTAL: {'peak': summary.rss_peak}} if summary.samples else {}
 
 
-#: By the kind of the artifact that has the figures.
+#: By the kind of the artifact that has the figures. A whole file is read where there is no summary of it.
 KINDS = {
     'memory_snapshot.summary': Kind('memory_snapshot', 'bytes', read_summary, _of_snapshot),
-    'fsdp_mem_tracker.json': Kind('fsdp_mem_tracker', 'bytes', _json(ModuleMemoryFile), _of_module_memory),
+    'fsdp_mem_tracker.summary': Kind('fsdp_mem_tracker', 'bytes', read_memory_summary, _of_module_memory),
+    'fsdp_mem_tracker.json': Kind('fsdp_mem_tracker', 'bytes', _read_module_memory, _of_module_memory),
     'saved_tensors_hook': Kind('saved_tensors_hook', 'bytes', _json(SavedTensorsFile), _of_saved_tensors),
+    'host_rss.summary': Kind('host_rss', 'bytes', read_host_summary, _of_host),
     'host_rss': Kind('host_rss', 'bytes', read_host_file, _of_host),
     'step_times.summary': Kind('step_times', 'seconds', _json(StepTimesFile), _of_step_times),
     'flops': Kind('flops', 'flops', _json(FlopsFile), _of_flops),

@@ -15,7 +15,7 @@ from composer_memprof.analysis.run_report.advice import Advice, advice
 from composer_memprof.analysis.run_report.comparison import Comparison, compared
 from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.figures import Figures
-from composer_memprof.analysis.run_report.files import RunFiles, find_files
+from composer_memprof.analysis.run_report.files import RunFiles, find_files, without_summarized
 from composer_memprof.analysis.run_report.readers import KINDS
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Snapshot
@@ -77,7 +77,7 @@ class RunReport:
         tables (list[RankTable]): the figures of all ranks, one for each kind of file.
         summaries (dict[int, SnapshotSummary]): the newest of each rank, of a failure if there was one.
         lead (LeadSnapshot, optional): None if there is no snapshot that can be read.
-        contents (dict): the newest content by kind of file and rank.
+        contents (dict): the newest content by callback, such as ``'host_rss'``, and rank.
         advice (list[Advice]): what to change.
         status (dict[str, int]): number of files by status.
         unreadable (list[str]): a sentence for each file that could not be read.
@@ -133,7 +133,7 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         named (Callable): puts the names that the user gave into a message. Default: it is left as it is.
     """
     reading = _Reading()
-    for artifact in files.artifacts:
+    for artifact in without_summarized(files.artifacts):
         reading.take(artifact)
     snapshots = _snapshot_files(files.artifacts)
     for number, path in enumerate(files.bare):
@@ -187,7 +187,7 @@ class _Reading:
         except (OSError, ValueError) as error:  # also a FormatError, or a name that leaves the folder
             self.unreadable.append(str(error))
             return
-        self.contents.setdefault(entry.kind, {})[entry.rank] = content
+        self.contents.setdefault(kind.shown, {})[entry.rank] = content
         figures = kind.figures(content, entry.rank, entry.batch)
         if figures is not None:
             self.figures.append(figures)

@@ -20,6 +20,7 @@ from composer_memprof.recorders.host.cgroup import Cgroup, CgroupMemory
 from composer_memprof.recorders.host.children import Children, GrowingProcess
 from composer_memprof.recorders.host.processes import ProcessReader, machine_memory, process_details
 from composer_memprof.recorders.host.sampler import Sampler
+from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect
 from composer_memprof.recorders.host.trend import Series, Trend
 from composer_memprof.vocabulary import BETWEEN_BATCHES, START
 
@@ -46,6 +47,7 @@ class HostMemoryRecorder:
     Attributes:
         latest (dict): the newest sample, names and numbers; each sample is a new dict.
         cgroup_memory (CgroupMemory, optional): the newest reading of the cgroup.
+        summary (HostSummary, optional): the recording in short, once it has ended.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class HostMemoryRecorder:
         self._sampler = Sampler('memprof-host-rss', interval, self._sample_on_thread)
         self.latest: dict[str, Any] = {}
         self.cgroup_memory: Optional[CgroupMemory] = None
+        self._tally = HostTally()
+        self.summary: Optional[HostSummary] = None
 
     @property
     def error(self) -> Optional[Exception]:
@@ -85,12 +89,14 @@ class HostMemoryRecorder:
         """End the sampling with a last sample and a summary."""
         self._sampler.stop()
         self._sample(details=False)
-        trend, growing = self.trend(), self.fastest_growing()
+        growing = self.fastest_growing()
+        suspect = None if growing is None else Suspect(growing.name, growing.trend)
+        summary = self.summary = self._tally.summary(self.trend(), suspect, dict(self._charged))
         self._record(
             'summary',
-            growth=None if trend is None else asdict(trend),
-            suspect=None if growing is None else {'name': growing.name, 'growth': asdict(growing.trend)},
-            charged=dict(self._charged),
+            growth=None if summary.growth is None else asdict(summary.growth),
+            suspect=None if suspect is None else asdict(suspect),
+            charged=summary.charged,
         )
         self._process.close()
         self._children.close()
@@ -167,11 +173,24 @@ class HostMemoryRecorder:
             taken = time.monotonic() - now
             self._details_due = now + max(_DETAILS_EVERY_S, taken / _DETAILS_SHARE)
         self.latest = sample
-        self._record('sample', **sample, children=children, charged=dict(self._charged))
+        record = self._record('sample', **sample, children=children, charged=dict(self._charged))
+        self._tally.add(
+            HostSample(
+                time=record['time'],
+                batch=record['batch'],
+                phase=record['phase'],
+                rss=usage.rss,
+                children_rss=sample['children_rss'],
+                cgroup_usage=sample.get('cgroup_usage'),
+                cgroup_limit=sample.get('cgroup_limit'),
+            )
+        )
 
-    def _record(self, event: str, **values: Any) -> None:
+    def _record(self, event: str, **values: Any) -> dict[str, Any]:
+        """Write a record with the time, batch and phase, and return it."""
         record = {'event': event, 'time': time.time(), 'batch': self._batch, 'phase': self._phase, **values}
         try:
             self._write(json.dumps(record))
         except OSError as error:
             raise WriteError(str(error)) from error
+        return record

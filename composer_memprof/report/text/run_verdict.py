@@ -273,7 +273,7 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
     used = [file.mfu for file in report.contents.get('flops', {}).values() if file.mfu is not None]
     if used:
         parts.append(f'model FLOPs utilization (MFU) is {100 * sum(used) / len(used):.1f} %')
-    times = report.contents.get('step_times.summary', {})
+    times = report.contents.get('step_times', {})
     medians = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
     if medians:
         parts.append(f'the median batch takes {amount(max(medians), "seconds")}')

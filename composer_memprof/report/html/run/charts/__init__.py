@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from composer_memprof.analysis.run_report.host_file import HostFile
 from composer_memprof.analysis.run_report.readers import FlopsFile, SavedTensorsFile, StepTimesFile
 from composer_memprof.analysis.run_report.report import RunReport
+from composer_memprof.recorders.host.summary import HostSummary
 from composer_memprof.report.html.run.charts.chart import Chart, Table
 from composer_memprof.report.html.run.charts.host_memory import host_memory
 from composer_memprof.report.html.run.charts.memory_over_time import memory_over_time
@@ -28,7 +28,7 @@ def charts_of(report: RunReport) -> Iterator[Chart]:
         for number, table in enumerate(report.tables):
             if len(table.ranks) > 1 and (table.kind in differing or number == 0):
                 yield ranks_side_by_side(table, report.labels)
-    hosts: Mapping[int, HostFile] = {
+    hosts: Mapping[int, HostSummary] = {
         rank: file for rank, file in report.contents.get('host_rss', {}).items() if file.samples
     }
     if hosts:
@@ -63,6 +63,6 @@ def charts_of(report: RunReport) -> Iterator[Chart]:
         rank = max(flops, key=lambda rank: flops[rank].batch_flops or 0)
         own = {module.name: module.own_flops for module in flops[rank].modules or []}
         yield module_tree('flops', 'FLOPs by module', f'Model FLOPs of a batch, {report.labels[rank]}', own, 'flops')
-    times: Mapping[int, StepTimesFile] = report.contents.get('step_times.summary', {})
+    times: Mapping[int, StepTimesFile] = report.contents.get('step_times', {})
     if times:
         yield step_times(times, report.labels)
