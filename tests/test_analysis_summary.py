@@ -70,7 +70,17 @@ def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
     (device,) = summary['devices']
     assert set(device) == {
         *('device', 'peak', 'categories', 'at_failure', 'holders', 'allocated_at_end', 'reserved_peak'),
-        *('idle_at_peak', 'largest_hole', 'steady', 'growing', 'rss_peak', 'memory', 'modules', 'phases'),
+        *(
+            'idle_at_peak',
+            'largest_hole',
+            'steady',
+            'growing',
+            'rss_peak',
+            'memory',
+            'modules',
+            'phases',
+            'growth_unit',
+        ),
     }
     assert set(device['peak']) == {'bytes', 'event', 'events', 'time_us', 'batch', 'phase', 'allocated_before'}
     assert set(device['at_failure']) == {'bytes', 'batch', 'phase', 'categories'}

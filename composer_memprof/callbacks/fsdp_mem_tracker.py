@@ -15,6 +15,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import must_be
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
@@ -67,6 +68,9 @@ class FSDPMemTracker(ProfilingCallback):
         depth (int): how many levels of modules get their states listed; the root module is level 1. Default: ``2``.
         units (str): of the log: ``B``, ``KiB``, ``MiB``, ``GiB``. Default: ``'MiB'``.
         tabulate (bool): print the log as tables, otherwise line by line. Default: ``False``.
+        files_on_ranks (int | Sequence[int] | dict, optional): the ranks that write the log and the JSON; the others
+            write the summary alone. ``[0, -1]`` is the first and the last, ``{'every': 64}`` each 64th,
+            ``{'ranks': [0, -1], 'every': 64}`` both. Default: all.
         <shared parameters>
 
     Raises:
@@ -85,11 +89,14 @@ class FSDPMemTracker(ProfilingCallback):
         depth: int = 2,
         units: str = 'MiB',
         tabulate: bool = False,
+        files_on_ranks: FilesOnRanks = None,
         **shared: Unpack[SharedParameters],
     ) -> None:
         if root_module is not None and not isinstance(root_module, str):
             raise must_be('root_module', 'the dotted name of a module', root_module)
         self.layout = Layout(depth, units, tabulate)
+        self._file_ranks = parse_files_on_ranks(files_on_ranks)
+        self._writes_files = True
         self._filename = shared['filename']
         shared['filename'] = _for_stage(self._filename, 'train')
         super().__init__(suffix=self.suffix, **shared)
@@ -101,6 +108,7 @@ class FSDPMemTracker(ProfilingCallback):
 
     def _check(self, state: State) -> None:
         self._recorder = self._memory = None
+        self._writes_files = self._file_ranks.has_this_rank()
         if state.fsdp_config_version == 1:
             raise ValueError(FSDP1_REFUSAL)
         self._check_model(state)
@@ -154,31 +162,29 @@ class FSDPMemTracker(ProfilingCallback):
         head = self._stage_head(state)
         model = class_name(module_named(recorder.model, recorder.root_name))
         naming = replace(self.output.naming, filename=_for_stage(self._filename, self._stage))
-        self.store.save(
-            [
-                Part(
-                    self.kind,
-                    self.suffix,
-                    lambda path: write_text(module_memory_text(memory, model, self.layout), path),
-                    self.output.compress,
-                    naming,
-                ),
-                Part(
-                    f'{self.kind}.json',
-                    '.json',
-                    lambda path: write_json(module_memory_dict(head, memory), path),
-                    self.output.compress,
-                    naming,
-                ),
-                Part(
-                    f'{self.kind}.summary',
-                    '.summary.json',
-                    lambda path: write_json({**head.as_dict(), **_summary(memory).as_dict()}, path),
-                    naming=naming,
-                ),
-            ],
-            stamp,
+        whole = [
+            Part(
+                self.kind,
+                self.suffix,
+                lambda path: write_text(module_memory_text(memory, model, self.layout), path),
+                self.output.compress,
+                naming,
+            ),
+            Part(
+                f'{self.kind}.json',
+                '.json',
+                lambda path: write_json(module_memory_dict(head, memory), path),
+                self.output.compress,
+                naming,
+            ),
+        ]
+        summary = Part(
+            f'{self.kind}.summary',
+            '.summary.json',
+            lambda path: write_json({**head.as_dict(), **_summary(memory).as_dict()}, path),
+            naming=naming,
         )
+        self.store.save([*whole, summary] if self._writes_files else [summary], stamp)
 
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None

@@ -14,6 +14,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
+from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import human_bytes, must_be, warn
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
 from composer_memprof.report.text.files import write_json
@@ -51,6 +52,9 @@ class HostRSS(PhasedCallback):
 
     Args:
         interval (float): seconds between samples. Default: ``0.5``.
+        files_on_ranks (int | Sequence[int] | dict, optional): the ranks that write all samples; the others
+            write the summary alone, at the end. ``[0, -1]`` is the first and the last, ``{'every': 64}`` each 64th,
+            ``{'ranks': [0, -1], 'every': 64}`` both. Default: all.
         <shared parameters>
 
     Raises:
@@ -61,20 +65,32 @@ class HostRSS(PhasedCallback):
     suffix = '.jsonl'
     default_schedule = ALWAYS
 
-    def __init__(self, interval: float = 0.5, **shared: Unpack[SharedParameters]) -> None:
+    def __init__(
+        self, interval: float = 0.5, files_on_ranks: FilesOnRanks = None, **shared: Unpack[SharedParameters]
+    ) -> None:
         if not isinstance(interval, (int, float)) or isinstance(interval, bool) or not 0.001 <= interval < 86400:
             raise must_be('interval', '0.001 to 86400 seconds', interval)
         super().__init__(suffix=self.suffix, **shared)
         self.interval = float(interval)
         self._recorder: Optional[HostMemoryRecorder] = None
+        self._file_ranks = parse_files_on_ranks(files_on_ranks)
+        self._writes_files = True
         self._file: Optional[GrowingFile] = None
+        self._first: Optional[Stamp] = None
         self._logged: Optional[dict[str, Any]] = None
         self._growth_checked = 0.0
 
+    def _check(self, state: State) -> None:
+        super()._check(state)
+        self._writes_files = self._file_ranks.has_this_rank()
+
     def _start(self, state: State, stamp: Stamp) -> None:
-        self._file = self.store.grow(self.kind, self.suffix, stamp, compress=self.output.compress)
+        self._first = stamp
+        if self._writes_files:
+            self._file = self.store.grow(self.kind, self.suffix, stamp, compress=self.output.compress)
+        write = (lambda line: None) if self._file is None else self._file.write
         batch = state.timestamp.batch.value
-        self._recorder = HostMemoryRecorder(self._file.write, self.interval, batch, ignores=is_own_child)
+        self._recorder = HostMemoryRecorder(write, self.interval, batch, ignores=is_own_child)
         self._growth_checked = time.monotonic()
         self._recorder.start()
 
@@ -82,12 +98,16 @@ class HostRSS(PhasedCallback):
         del stamp  # the files carry the window's first batch
         recorder, self._recorder = self._recorder, None
         file, self._file = self._file, None
-        assert recorder is not None and file is not None
+        assert recorder is not None and self._first is not None
         self._check_growth(recorder, state)
         recorder.stop()
         assert recorder.summary is not None
         document = {**self._stage_head(state).as_dict(), **recorder.summary.as_dict()}
-        file.close(Part(f'{self.kind}.summary', '.summary.json', lambda path: write_json(document, path)))
+        summary = Part(f'{self.kind}.summary', '.summary.json', lambda path: write_json(document, path))
+        if file is not None:
+            file.close(summary)
+        else:
+            self.store.save([summary], self._first)
 
     def _cancel(self) -> None:
         recorder, self._recorder = self._recorder, None

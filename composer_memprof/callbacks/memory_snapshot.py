@@ -27,6 +27,7 @@ from composer_memprof.callbacks.framework.base import Life
 from composer_memprof.callbacks.framework.broken_fit import watch_fit
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import BETWEEN, StagePhasedCallback
+from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
 from composer_memprof.messages import check_one_of, check_switches, must_be, warn
 from composer_memprof.recorders.allocations import cpu_allocations, out_of_memory
@@ -58,7 +59,7 @@ _STANDBY_S = 0.5
         # Composer's parameters, in its order
         *('skip_batches', 'interval', 'max_entries', 'folder', 'filename', 'remote_file_name', 'overwrite'),
         *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
-        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page'),
+        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page', 'files_on_ranks'),
     ),
 )
 class MemorySnapshot(StagePhasedCallback):
@@ -88,6 +89,10 @@ class MemorySnapshot(StagePhasedCallback):
         on_exception (bool): the same for any exception or signal that ends ``fit``, as ``….exception.pickle``. An
             open window is saved in any case. Default: ``False``.
         page (bool): write the page. ``composer-memprof inspect --html`` makes it later. Default: ``True``.
+        files_on_ranks (int | Sequence[int] | dict, optional): the ranks that write the pickle and the page; the others
+            write the summary alone. A snapshot that is taken because memory
+            runs out, or by ``on_exception``, is whole on any rank. ``[0, -1]`` is the first and the last, ``{'every': 64}`` each 64th,
+            ``{'ranks': [0, -1], 'every': 64}`` both. Default: all.
         <shared parameters>
 
     Raises:
@@ -109,6 +114,7 @@ class MemorySnapshot(StagePhasedCallback):
         on_oom: bool = False,
         on_exception: bool = False,
         page: bool = True,
+        files_on_ranks: FilesOnRanks = None,
         **shared: Unpack[SharedParameters],
     ) -> None:
         given = {'skip_batches': (skip_batches, 1), 'interval': (interval, '3ba')}
@@ -125,6 +131,8 @@ class MemorySnapshot(StagePhasedCallback):
         self._on_oom = on_oom
         self._on_exception = on_exception
         self._page = page
+        self._file_ranks = parse_files_on_ranks(files_on_ranks)
+        self._writes_files = True
         self._max_entries = max_entries
         self._history_arguments = (max_entries, stacks, context)
         self._ooms = 0
@@ -160,6 +168,7 @@ class MemorySnapshot(StagePhasedCallback):
 
     def _check(self, state: State) -> None:
         self._ooms, self._failure = 0, None
+        self._writes_files = self._file_ranks.has_this_rank()
         self.kineto = None
         arguments = cpu_allocations.PROFILE_ARGUMENTS
         if self._uses_allocator_history(state):
@@ -223,13 +232,15 @@ class MemorySnapshot(StagePhasedCallback):
         read = functools.cache(lambda: read_snapshot(take()))
         group = self._metric_group('memory', self._stage)
         title = page_title(stamp.run_name, dist.get_global_rank(), stamp.timestamp.batch.value)
-        page = Part(f'{self.kind}.page', '.html', lambda path: write_snapshot_page(read(), path, title))
+        ran_out = self._failure is not None and self._failure.oom is not None
+        parts = []
+        if self._writes_files or failure or ran_out:
+            parts.append(Part(self.kind, '.pickle', lambda path: write_pickle(take(), path), self.output.compress))
+            if self._page:
+                parts.append(Part(f'{self.kind}.page', '.html', lambda path: write_snapshot_page(read(), path, title)))
+        parts.append(Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)))
         self.store.save(
-            [
-                Part(self.kind, '.pickle', lambda path: write_pickle(take(), path), self.output.compress),
-                *([page] if self._page else []),
-                Part(f'{self.kind}.summary', '.summary.json', lambda path: write_summary(read(), path)),
-            ],
+            parts,
             stamp,
             on_saved=functools.partial(self._saved, stamp, failure, group),
             # Converting the allocator's history to Python objects takes long; training would wait for it here.

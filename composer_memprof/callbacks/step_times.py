@@ -17,6 +17,7 @@ from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
+from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import check_count
 from composer_memprof.recorders.batch_shape import token_shape
 from composer_memprof.recorders.step_times import data_wait
@@ -66,6 +67,9 @@ class StepTimes(PhasedCallback):
 
     Args:
         log_every_n_batches (int): how often percentiles are logged. Default: ``50``.
+        files_on_ranks (int | Sequence[int] | dict, optional): the ranks that write a line for each batch; the others
+            write the summary alone. ``[0, -1]`` is the first and the last, ``{'every': 64}`` each 64th,
+            ``{'ranks': [0, -1], 'every': 64}`` both. Default: all.
         <shared parameters>
 
     Raises:
@@ -77,8 +81,12 @@ class StepTimes(PhasedCallback):
     suffix = '.step_times.jsonl'
     default_schedule = ALWAYS
 
-    def __init__(self, log_every_n_batches: int = 50, **shared: Unpack[SharedParameters]) -> None:
+    def __init__(
+        self, log_every_n_batches: int = 50, files_on_ranks: FilesOnRanks = None, **shared: Unpack[SharedParameters]
+    ) -> None:
         check_count('log_every_n_batches', log_every_n_batches)
+        self._file_ranks = parse_files_on_ranks(files_on_ranks)
+        self._writes_files = True
         super().__init__(**shared)
         self.log_every_n_batches = log_every_n_batches
 
@@ -91,6 +99,7 @@ class StepTimes(PhasedCallback):
         self._pending: list[_OpenFile] = []
 
     def _check(self, state: State) -> None:
+        self._writes_files = self._file_ranks.has_this_rank()
         on_gpu = state.device.name == 'gpu' and torch.cuda.is_available()
         self._recorder = StepTimesRecorder(CudaTimer() if on_gpu else HostTimer())
 
@@ -107,8 +116,10 @@ class StepTimes(PhasedCallback):
     def _start(self, state: State, stamp: Stamp) -> None:
         del state  # unused
         self._data_wait.start()  # an evaluation or prediction without a fit
-        file = self.store.grow(self.kind, self.output.naming.suffix, stamp, compress=self.output.compress)
-        self._open = _OpenFile(StepTimesWindow(file.write), file, stamp, self._stage)
+        file = None
+        if self._writes_files:
+            file = self.store.grow(self.kind, self.output.naming.suffix, stamp, compress=self.output.compress)
+        self._open = _OpenFile(StepTimesWindow(None if file is None else file.write), file, stamp, self._stage)
 
     def _batch_begins(self, state: State) -> None:
         shape = token_shape(state.batch)
@@ -171,7 +182,11 @@ class StepTimes(PhasedCallback):
             for ended in pending:
                 if anyway or not self._recorder.is_waiting_for(ended):
                     ended.window.close()
-                    ended.file.close(self._summary_part(ended))
+                    summary = self._summary_part(ended)
+                    if ended.file is not None:
+                        ended.file.close(summary)
+                    else:
+                        self.store.save([summary], ended.stamp)
                 else:
                     self._pending.append(ended)
 
@@ -271,9 +286,9 @@ class StepTimes(PhasedCallback):
 
 @dataclass(frozen=True, eq=False)
 class _OpenFile:
-    """A window, and the file of its records."""
+    """A window, and the file of its records if this rank writes one."""
 
     window: StepTimesWindow
-    file: GrowingFile
+    file: Optional[GrowingFile]
     stamp: Stamp
     stage: str

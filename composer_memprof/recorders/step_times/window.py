@@ -19,15 +19,16 @@ class StepTimesWindow:
     """Adds batches up, and writes a line of JSON for each on a thread of its own.
 
     Args:
-        write (Callable): takes a line.
+        write (Callable, optional): takes a line. None: batches are only added up.
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Optional[Callable[[str], None]]) -> None:
         self.tally = StepTimesTally()
         self._write_line = write
         self._unwritten: collections.deque[BatchTimes] = collections.deque()
         self._writer = Sampler('memprof-step-times', _WRITE_EVERY_S, self._write)
-        self._writer.start()
+        if write is not None:
+            self._writer.start()
 
     @property
     def error(self) -> Optional[Exception]:
@@ -37,7 +38,8 @@ class StepTimesWindow:
     def add(self, times: BatchTimes) -> None:
         """Take in the next batch."""
         self.tally.add(times)
-        self._unwritten.append(times)
+        if self._write_line is not None:
+            self._unwritten.append(times)
 
     def close(self) -> None:
         """Write the lines that are left."""
@@ -45,6 +47,6 @@ class StepTimesWindow:
             self._write()
 
     def _write(self) -> None:
-        while self._unwritten:
+        while self._write_line is not None and self._unwritten:
             self._write_line(json.dumps(asdict(self._unwritten[0])))
             self._unwritten.popleft()
