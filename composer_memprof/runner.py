@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 from composer.loggers import LoggerDestination
+from composer.utils import dist
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
+from composer_memprof.artifacts.names import folders_of_all_ranks
 from composer_memprof.callbacks.framework import closing_line
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.config import build_trainer
@@ -53,7 +55,12 @@ class Run:
         self._losses = _FirstAndLastLoss()
         self._trainer = build_trainer(config, loggers=[self._losses])
         callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
-        self._folders: set[Path] = {callback.folder_path for callback in callbacks}
+        run_name, ranks = self._trainer.state.run_name, dist.get_world_size()
+        self._folders: set[Path] = {
+            folder.absolute()
+            for callback in callbacks
+            for folder in folders_of_all_ranks(callback.output.folder, run_name, ranks)
+        }
         closing_line.leave_out(self._folders)  # the result lists them
         self._before = set(list_artifacts(self._folders))  # of an earlier run under the same name
 

@@ -1,8 +1,10 @@
-"""``files_on_ranks``: whole files from a sample of the ranks, summaries from all."""
+"""Many ranks: whole files from a sample of them and summaries from all, and a folder for each."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from composer.loggers import Logger
 from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, StepTimes
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import report_on_run
+from composer_memprof.artifacts.names import folders_of_all_ranks
 from composer_memprof.callbacks.framework.rank_sample import parse_files_on_ranks
-from tests.conftest import entries, make_trainer, train
+from tests.conftest import child_environment, entries, make_trainer, train
+from tests.made_up_runs import run_of, snapshot_summary, write_files
+from tests.snapshots import event, plain, saved
 
 WITH_SUMMARY = [MemorySnapshot, FSDPMemTracker, HostRSS, StepTimes]
 each_with_a_summary = pytest.mark.parametrize('make', WITH_SUMMARY, ids=lambda make: make.__name__)
@@ -100,3 +105,53 @@ def test_a_run_of_summaries_alone_is_reported() -> None:
     report = report_on_run(find_files([Path('run')]))
     assert report.lead is None and report.ranks == [0] and report.unreadable == []
     assert set(report.contents) == {'memory_snapshot', 'host_rss'}
+
+
+# -- a folder for each rank -------------------------------------------------------------------------------------------
+
+
+def in_folders(ranks: int, store: Path) -> Path:
+    """A run with a folder for each rank, of whose files those of rank 1 were not uploaded."""
+    for rank in range(ranks):
+        folder = run_of(Path('run', f'rank{rank}'), 0)
+        remote = f'file://{store}/rank{rank}.9.memory_snapshot.pickle'
+        summary = f'rank{rank}.9.memory_snapshot.summary.json'
+        write_files(folder, rank, {'memory_snapshot.summary': (summary, snapshot_summary(rank, 1 + (rank == 2)))})
+        name = f'rank{rank}.9.memory_snapshot.pickle'
+        status = 'saved' if rank == 1 else 'uploaded'
+        write_files(folder, rank, {'memory_snapshot': (name, '')}, remote=remote, status=status)
+        saved(plain(event('alloc', 512, (rank + 1) << 20, time=1)), str(folder / name))
+    return Path('run')
+
+
+def command(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, '-m', 'composer_memprof', *arguments],
+        env=child_environment(COLUMNS='160'),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_command_reads_a_run_with_a_folder_for_each_rank(tmp_path: Path) -> None:
+    run = str(in_folders(4, tmp_path / 'store'))
+    assert command('report', run).startswith('made-up: 4 ranks\n  Rank 2 differs')
+    page = Path(run, 'report.html').read_text()
+    assert 'href="rank3/rank3.9.memory_snapshot.summary.json"' in page
+    assert {artifact['entry']['rank'] for artifact in json.loads(command('ls', run, '--json'))} == {0, 1, 2, 3}
+    assert 'run/rank3/rank3.9.memory_snapshot.pickle\n' in command('inspect', run, '--rank', '3')
+    pushed = json.loads(command('push', run, '--json'))
+    assert pushed['path'] == 'run/rank1/rank1.9.memory_snapshot.pickle', pushed
+    assert [path.name for path in (tmp_path / 'store').iterdir()] == ['rank1.9.memory_snapshot.pickle']
+
+
+def test_a_folder_for_each_rank_is_a_format_string() -> None:
+    assert folders_of_all_ranks('{run_name}/rank{rank}', 'x', 3) == {Path('x/rank0'), Path('x/rank1'), Path('x/rank2')}
+    assert folders_of_all_ranks('{run_name}', 'x', 1024) == {Path('x')}
+    train(HostRSS(folder='runs/{run_name}/rank{rank}'))
+    assert {path.name for path in Path('runs/test-run/rank0').iterdir()} == {
+        *('rank0.0.host_rss.jsonl', 'rank0.0.host_rss.summary.json', 'rank0.manifest.jsonl'),
+    }
