@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from composer_memprof import FSDPMemTracker
 from composer_memprof.analysis.module_memory import read_memory_summary, summary_of_memory
 from composer_memprof.messages import MemprofWarning
+from composer_memprof.recorders.modules.blocks import block_depth
 from composer_memprof.recorders.modules.categories import CATEGORIES
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory
@@ -458,6 +459,65 @@ def test_depth_units_and_tabulate_shape_the_log(tabulate: bool) -> None:
     assert 'Module:  Regression\n' in log and 'Regression.net' not in log
     assert '2.25 KiB' in log, 'the parameters'
     assert ('State & Call' in log) is tabulate
+
+
+class Nested(nn.Module):
+    """A transformer's shape inside of two modules that have nothing else, as LLM Foundry's MPT is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.ModuleDict(
+            {
+                'transformer': nn.ModuleDict(
+                    {'norm': nn.LayerNorm(8), 'blocks': nn.ModuleList(map(self.block, range(6)))}
+                )
+            }
+        )
+
+    @staticmethod
+    def block(number: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        transformer = self.model['transformer']
+        for block in transformer['blocks']:
+            x = x + block(x)
+        return transformer['norm'](x)
+
+
+class NestedRegression(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(FEATURES, 8), Nested(), nn.Linear(8, 1))
+
+
+def test_by_default_the_log_goes_down_to_the_blocks_with_the_states_of_the_first_and_the_last() -> None:
+    train(FSDPMemTracker(schedule=SOON), model=NestedRegression())
+    log = Path('test-run/memprof/fsdp_mem_rank_0_train_3.log').read_text()
+    table, _, states = log.partition('Module:  NestedRegression\n')
+    name = 'NestedRegression.net.1.model.transformer.blocks'
+    assert all(f'{name}.{number} ' in table for number in range(6)) and f'{name}.0.0' not in table
+    assert [number for number in range(6) if f'Module:  {name}.{number}\n' in states] == [0, 5]
+    assert 'in the JSON: 4 modules between the first and the last block' in table
+    depth = {module['name']: (module['depth'], bool(module['states'])) for module in recorded()['modules']}
+    assert depth['net.1.model.transformer.blocks.3'] == (7, True)
+    assert depth['net.1.model.transformer.blocks.3.0'] == (8, False)
+
+
+@pytest.mark.parametrize(
+    ('model', 'depth'),
+    [
+        (nn.Linear(2, 2), 2),
+        (Nested(), 5),
+        (Blocks(), 3),
+        (nn.Sequential(nn.Linear(2, 2), nn.GELU()), 2),
+        (nn.Sequential(nn.ReLU(), nn.ReLU()), 2),
+        (nn.ModuleDict({'head': nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), 'body': Nested()}), 6),
+    ],
+)
+def test_the_depth_of_blocks_is_that_of_the_largest_group_of_equal_modules(model: nn.Module, depth: int) -> None:
+    assert block_depth(model) == depth
+    assert block_depth(nn.DataParallel(model)) == depth, 'a wrapper is no level'
 
 
 def test_a_root_module_limits_the_modules_but_not_the_totals() -> None:

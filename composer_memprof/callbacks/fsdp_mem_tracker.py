@@ -20,6 +20,7 @@ from composer_memprof.messages import must_be
 from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.modules import recorder as modules
+from composer_memprof.recorders.modules.blocks import block_depth
 from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model, find_root
 from composer_memprof.recorders.modules.names import class_name, module_named
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
@@ -65,7 +66,9 @@ class FSDPMemTracker(ProfilingCallback):
     Args:
         root_module (str, optional): dotted name of the module whose submodules are told apart. Default: the topmost
             module that FSDP2 shards, else the model.
-        depth (int): how many levels of modules get their states listed; the root module is level 1. Default: ``2``.
+        depth (int, optional): how many levels of modules are listed with their states; the root module is level 1.
+            Default: down to the model's blocks, the layers that repeat; the log then has the states of the first and
+            the last block, the JSON those of all.
         units (str): of the log: ``B``, ``KiB``, ``MiB``, ``GiB``. Default: ``'MiB'``.
         tabulate (bool): print the log as tables, otherwise line by line. Default: ``False``.
         files_on_ranks (int | Sequence[int] | dict, optional): the ranks that write the log and the JSON; the others
@@ -86,7 +89,7 @@ class FSDPMemTracker(ProfilingCallback):
     def __init__(
         self,
         root_module: Optional[str] = None,
-        depth: int = 2,
+        depth: Optional[int] = None,
         units: str = 'MiB',
         tabulate: bool = False,
         files_on_ranks: FilesOnRanks = None,
@@ -94,7 +97,8 @@ class FSDPMemTracker(ProfilingCallback):
     ) -> None:
         if root_module is not None and not isinstance(root_module, str):
             raise must_be('root_module', 'the dotted name of a module', root_module)
-        self.layout = Layout(depth, units, tabulate)
+        self.layout = Layout(1 if depth is None else depth, units, tabulate)
+        self.depth = depth
         self._file_ranks = parse_files_on_ranks(files_on_ranks)
         self._writes_files = True
         self._filename = shared['filename']
@@ -137,9 +141,9 @@ class FSDPMemTracker(ProfilingCallback):
         del stamp  # unused
         if is_compiled(state.model):
             raise RuntimeError('the model is compiled; allocations of code compiled by torch.compile cannot be seen')
-        recorder = ModuleMemoryRecorder(
-            state.model, state.optimizers, self.root_module, self.layout.depth, lambda: _holders(state)
-        )
+        root = module_named(state.model, find_root(state.model, self.root_module))
+        depth = block_depth(root) if self.depth is None else self.depth
+        recorder = ModuleMemoryRecorder(state.model, state.optimizers, self.root_module, depth, lambda: _holders(state))
         recorder.start()
         recorder.end_batch()
         self._recorder = recorder
@@ -161,12 +165,15 @@ class FSDPMemTracker(ProfilingCallback):
         memory = self._memory = recorder.stop()
         head = self._stage_head(state)
         model = class_name(module_named(recorder.model, recorder.root_name))
+        layout = self.layout
+        if self.depth is None and recorder.depth is not None:
+            layout = replace(layout, depth=recorder.depth, first_and_last=True)
         naming = replace(self.output.naming, filename=_for_stage(self._filename, self._stage))
         whole = [
             Part(
                 self.kind,
                 self.suffix,
-                lambda path: write_text(module_memory_text(memory, model, self.layout), path),
+                lambda path: write_text(module_memory_text(memory, model, layout), path),
                 self.output.compress,
                 naming,
             ),

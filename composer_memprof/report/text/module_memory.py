@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ class Layout:
         units (str): one of ``UNITS``.
         tabulate (bool): print tables; otherwise one value per line.
         names (tuple): what the caller calls these three parameters, for error messages.
+        first_and_last (bool): of equal modules that are numbered in one parent, list the states of the first and the last.
 
     Raises:
         ValueError: for a value that is not allowed.
@@ -36,6 +38,7 @@ class Layout:
     units: str
     tabulate: bool
     names: InitVar[tuple[str, str, str]] = ('depth', 'units', 'tabulate')
+    first_and_last: bool = False
 
     def __post_init__(self, names: tuple[str, str, str]) -> None:
         depth, units, tabulate = names
@@ -98,10 +101,32 @@ def _lines(memory: ModuleMemory, model: str, layout: Layout) -> Iterable[str]:
         ]
         + [[OUTSIDE, '', '', '', '', _size(memory.outside_activation_bytes, units)]],
     )
+    if layout.first_and_last:
+        ends = _first_and_last(shown)
+        if len(ends) < len(shown):
+            yield f'Not listed below, but in the JSON: {len(shown) - len(ends)} modules between the first and the last block'
+        shown = ends
     for module in sorted(shown, key=lambda module: _natural_order(_full_name(memory, model, module))):
         yield ''
         yield f'Module:  {_full_name(memory, model, module)}'
         yield from _states(module, units, tabulate)
+
+
+def _first_and_last(modules: Sequence[ModuleUse]) -> list[ModuleUse]:
+    """The modules without those between the first and the last of the same class that are numbered in one parent."""
+    groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for module in modules:
+        parent, _, last = module.name.rpartition('.')
+        if last.isdigit():
+            groups[parent, module.type].append(module.name)
+    between = {name for names in groups.values() for name in names[1:-1]}
+    return [module for module in modules if not _is_in(module.name, between)]
+
+
+def _is_in(name: str, names: Collection[str]) -> bool:
+    """Whether the module ``name`` is one of ``names`` or inside of one."""
+    parts = name.split('.')
+    return any('.'.join(parts[:count]) in names for count in range(1, len(parts) + 1))
 
 
 def _before_lines(memory: ModuleMemory, units: str) -> Iterable[str]:
