@@ -150,6 +150,20 @@ def test_growth_of_a_worker_and_waiting_for_data_are_said_and_lead_to_advice() -
     assert 'Use more DataLoader workers or a larger prefetch_factor.' in todo
 
 
+def test_the_peak_is_said_from_summaries_alone() -> None:
+    folder = run_of(Path('run'), 3, rank2=2.0)
+    summary = snapshot_summary(2, 2.0)
+    summary['devices'][0] |= {
+        'memory': 200 * MIB,
+        'holders': [{'bytes': 80 * MIB, 'blocks': 4, 'category': 'activation', 'at': ['model.py:7 up', 'x.py:1 y']}],
+    }
+    write_files(folder, 2, {'memory_snapshot.summary': ('rank2.9.memory_snapshot.summary.json', summary)})
+    assert said(reported(folder), 'peak')[0] == (
+        'The peak of rank 2 is 180.0 MiB of 200.0 MiB (90 %) allocated in batch 8, backward. Activation leads with '
+        '120.0 MiB (67 %): 80.0 MiB by model.py:7 up.'
+    )
+
+
 def test_files_that_cannot_be_read_are_said_and_the_rest_is_reported() -> None:
     folder = run_of(Path('run'), 3)
     Path('run/rank1.9.memory_snapshot.summary.json').write_text('{"devices": 3}')

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
+from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
@@ -193,11 +194,13 @@ def _times(difference: Difference) -> str:
 
 
 def _peaks(report: RunReport) -> Iterator[Sentence]:
-    lead = report.lead
-    if lead is None:
-        return
-    for device in sorted(lead.report.devices, key=lambda device: -device.peak.bytes)[:1]:
-        yield Sentence('peak', _peak(device, report, lead.rank))
+    if report.lead is not None:
+        for device in sorted(report.lead.report.devices, key=lambda device: -device.peak.bytes)[:1]:
+            yield Sentence('peak', _peak(device, report, report.lead.rank) + _leading(device))
+    else:
+        devices = [(rank, device) for rank, summary in report.summaries.items() for device in summary.devices]
+        for rank, largest in sorted(devices, key=lambda found: -found[1].peak.bytes)[:1]:
+            yield Sentence('peak', _peak(largest, report, rank) + _leading_in_summary(largest))
     totals = [
         max((device.peak.bytes for device in summary.devices), default=0) for summary in report.summaries.values()
     ]
@@ -208,7 +211,7 @@ def _peaks(report: RunReport) -> Iterator[Sentence]:
         )
 
 
-def _peak(device: DeviceReport, report: RunReport, rank: int) -> str:
+def _peak(device: DeviceReport | DeviceSummary, report: RunReport, rank: int) -> str:
     peak = device.peak
     places = [*([] if peak.batch is None else [f'batch {peak.batch}']), *([peak.phase] if peak.phase else [])]
     where = f' in {", ".join(places)}' if places else ''
@@ -219,17 +222,32 @@ def _peak(device: DeviceReport, report: RunReport, rank: int) -> str:
         text += f'; at most {human_bytes(device.reserved_peak)} were reserved'
         if device.memory and device.reserved_peak > _CLOSE * device.memory:
             text += f', {human_bytes(device.memory - device.reserved_peak)} less than the device has'
-    text += '.'
-    if peak.categories:
-        first = peak.categories[0]
-        text += f' {_capital(CATEGORY_LABELS[first.category])} leads with {human_bytes(first.bytes)} ({_share(first.bytes, peak.bytes)})'
-        places = [
-            f'{human_bytes(share.bytes)} by {share.frames[0].short()}'
-            for share in peak.holders
-            if share.frames and share.category == first.category
-        ][:3]
-        text += f': {", ".join(places)}.' if places else '.'
-    return text
+    return text + '.'
+
+
+def _leading(device: DeviceReport) -> str:
+    """The category that leads at the peak, and its largest places."""
+    if not device.peak.categories:
+        return ''
+    first = device.peak.categories[0]
+    places = [(share.category, share.bytes, [frame.short() for frame in share.frames]) for share in device.peak.holders]
+    return _leads(first.category, first.bytes, device.peak.bytes, places)
+
+
+def _leading_in_summary(device: DeviceSummary) -> str:
+    if not device.categories:
+        return ''
+    category, size = max(device.categories.items(), key=lambda item: item[1])
+    places = [(share.category, share.bytes, share.at) for share in device.holders]
+    return _leads(category, size, device.peak.bytes, places)
+
+
+def _leads(category: str, size: int, total: int, places: Iterable[tuple[str, int, list[str]]]) -> str:
+    text = (
+        f' {_capital(CATEGORY_LABELS.get(category, category))} leads with {human_bytes(size)} ({_share(size, total)})'
+    )
+    named = [f'{human_bytes(own)} by {frames[0]}' for other, own, frames in places if frames and other == category][:3]
+    return f'{text}: {", ".join(named)}.' if named else f'{text}.'
 
 
 def _growth(report: RunReport) -> Iterator[Sentence]:
