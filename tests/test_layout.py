@@ -30,6 +30,10 @@ ROOMS = {
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
+    'commands': {
+        *('analysis', 'artifacts', 'config', 'examples', 'messages', 'plan', 'report', 'runner', 'simulated_gpu'),
+        *('simulation', 'terminal'),
+    },
 }
 
 

@@ -16,7 +16,12 @@ from composer_memprof.analysis.snapshot.model import Frame, Stack
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
 #: Files of this package that call the user's code.
 _RUNNER = (
-    *('composer_memprof/__main__.py', 'composer_memprof/cli.py', 'composer_memprof/runner.py'),
+    *(
+        'composer_memprof/__main__.py',
+        'composer_memprof/cli.py',
+        'composer_memprof/commands/training.py',
+        'composer_memprof/runner.py',
+    ),
     'composer_memprof/recorders/functions/marked.py',
     'composer_memprof/simulation/observer.py',
 )

@@ -1,0 +1,102 @@
+"""The callbacks, and a run's files: listed and uploaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from composer_memprof.messages import printable
+from composer_memprof.terminal import say, show
+
+
+def callbacks(as_json: bool = typer.Option(False, '--json', help='print as JSON')) -> None:
+    """List the callbacks: what each records, its parameters and their defaults.
+
+    \b
+    Example:
+      composer-memprof callbacks --json
+    """
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from composer_memprof.config.catalog import describe_callbacks, shared_defaults
+
+    described = describe_callbacks()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(callback) for callback in described], default=str))
+        return
+    shared = shared_defaults(described)
+    for callback in described:
+        show(Text(f'{callback.name} ({callback.class_name})'))
+        show(Padding(Text(callback.records), (0, 0, 0, 2)))
+        for reason in callback.unavailable:
+            show(Padding(Text(f'Unavailable: {reason}'), (0, 0, 0, 2)))
+        own = {name: value for name, value in callback.defaults.items() if name not in shared}
+        further = f' **{callback.further_arguments}' if callback.further_arguments else ''
+        show(Padding(Text(_settings_line(own) + further), (0, 0, 1, 2)))
+    show(Text('Parameters of all callbacks'))
+    show(Padding(Text(_settings_line(shared)), (0, 0, 0, 2)))
+
+
+def _settings_line(defaults: dict[str, Any]) -> str:
+    return ' '.join(f'{name}={json.dumps(value, default=str)}' for name, value in defaults.items())
+
+
+def push(
+    folder: Path = typer.Argument(..., help='searched for manifests at any depth', metavar='RUN_FOLDER'),
+    as_json: bool = typer.Option(False, '--json', help='print one JSON object for each file'),
+) -> None:
+    """Upload the files that the manifests list as not uploaded.
+
+    \b
+    Example:
+      composer-memprof push runs/my-run
+    """
+    from composer_memprof.artifacts import push as pushing
+
+    if not folder.is_dir():
+        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
+        raise typer.Exit(2)
+
+    def report(pushed: pushing.PushResult) -> None:
+        if as_json:
+            typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
+        elif pushed.error is None:
+            typer.echo(f'uploaded {str(pushed.path)!r} to {pushed.remote!r}')
+        else:
+            say(f'{str(pushed.path)!r} was not uploaded to {pushed.remote!r}: {pushed.error}')
+
+    results = pushing.push(folder, report=report)
+    if not results and not as_json:
+        typer.echo(f'nothing to upload under {printable(str(folder))}')
+    if any(pushed.error is not None for pushed in results):
+        raise typer.Exit(1)
+
+
+def list_files(
+    folder: Path = typer.Argument(..., help='searched for manifests at any depth', metavar='RUN_FOLDER'),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON'),
+) -> None:
+    """List the files of a run that its manifests name.
+
+    \b
+    Example:
+      composer-memprof ls runs/my-run
+    """
+    from composer_memprof.analysis.run import list_artifacts
+    from composer_memprof.report.text.run_table import artifacts_table
+
+    if not folder.is_dir():
+        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
+        raise typer.Exit(2)
+    artifacts = list_artifacts([folder], recursive=True)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(artifact) for artifact in artifacts], default=str))
+    elif artifacts:
+        show(artifacts_table(artifacts, 'Files'))
+    else:
+        typer.echo(f'no manifest under {printable(str(folder))} lists a file')

@@ -1,0 +1,84 @@
+"""Reports on whole runs, once or while they go on."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Optional
+
+import typer
+
+from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
+from composer_memprof.messages import printable
+from composer_memprof.terminal import show
+
+
+def report(
+    paths: list[str] = typer.Argument(
+        ...,
+        help="runs' folders, folders of memory snapshots, or snapshots; on this disk, or in a store, such as s3://…",
+        metavar='PATH …',
+    ),
+    output: Optional[Path] = typer.Option(
+        None, '-o', '--output', help="the page. Default: report.html in the run's folder", metavar='FILE'
+    ),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON, and write a page only with --output'),
+) -> None:
+    """Say what fills the memory of a run, which ranks differ, and what to change; and write a page about it.
+
+    Of two runs it says first what changed from the first to the second.
+
+    \b
+    Examples:
+      composer-memprof report runs/my-run
+      composer-memprof report s3://bucket/my-run -o x.html
+      composer-memprof report runs/before runs/after
+      composer-memprof report rank0.pickle rank1.pickle
+    """
+    from composer_memprof.analysis.run_report.files import files_to_fetch
+    from composer_memprof.analysis.run_report.report import report_on_paths
+    from composer_memprof.report.html.run.page import write_run_page
+    from composer_memprof.report.text.run_verdict import verdict_text
+    from composer_memprof.report.text.run_verdict_json import report_dict
+    from composer_memprof.simulation.replay import with_replayed_advice
+
+    with on_this_disk(paths, files_to_fetch) as runs:
+        folders = [run.path for run in runs]
+
+        def named(text: str) -> str:
+            return functools.reduce(lambda text, run: run.named(text), runs, text)
+
+        with file_errors_in_one_line(*folders, named=named):
+            found = with_replayed_advice(report_on_paths([(run.path, run.name) for run in runs], named))
+            page = output or (None if as_json else _page_of(paths))
+            if page is not None:
+                write_run_page(found, page)
+    if as_json:
+        typer.echo(json.dumps(report_dict(found)))
+        return
+    show(verdict_text(found))
+    typer.echo(f'\nopen in a browser: {printable(str(page))}')
+
+
+def _page_of(paths: list[str]) -> Path:
+    """In the run's folder if there is one on this disk, else in the current folder."""
+    return (Path(paths[0]) if len(paths) == 1 and Path(paths[0]).is_dir() else Path()) / 'report.html'
+
+
+def watch(
+    folder: Path = typer.Argument(..., help="a run's folder", metavar='RUN_FOLDER'),
+    every: float = typer.Option(5.0, min=0.5, help='seconds between two looks'),
+) -> None:
+    """Show the verdict on a run while it goes on, from its files alone. Ends with the run, or with Ctrl-C.
+
+    \b
+    Example:
+      composer-memprof watch runs/my-run
+    """
+    from composer_memprof.report.text.watching import watch as watch_run
+
+    try:
+        watch_run(folder, every)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None

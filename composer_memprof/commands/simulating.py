@@ -1,0 +1,178 @@
+"""Commands and configs on a GPU that is not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Optional
+
+import typer
+
+from composer_memprof.examples.configs import shipped_configs
+from composer_memprof.terminal import say, show
+
+if TYPE_CHECKING:
+    from composer_memprof.simulated_gpu.devices import Device
+    from composer_memprof.simulation.run import Simulation
+
+
+def simulate(
+    command: list[str] = typer.Argument(..., help='what to run, such as: python train.py', metavar='-- COMMAND …'),
+    gpu: Optional[str] = typer.Option(None, help='the kind of GPU. Default: h100-80gb', metavar='NAME'),
+    memory: Optional[str] = typer.Option(None, help='its memory, such as 24GB; without --gpu, of one made by hand'),
+    compute_capability: str = typer.Option('9.0', help='of one made by hand'),
+    ranks: Optional[int] = typer.Option(None, min=1, help='stand for one rank among this many'),
+    rank: int = typer.Option(0, min=0, help='which of the ranks'),
+    ranks_per_node: Optional[int] = typer.Option(None, min=1, help='Default: 8, or all if they are fewer'),
+    steps: int = typer.Option(
+        3, min=0, help='end the command after this many optimizer steps; 0: let it end by itself'
+    ),
+    devices: Optional[int] = typer.Option(
+        None, min=1, max=64, help='how many GPUs the machine has. Default: one for each rank of a node'
+    ),
+    kept: float = typer.Option(1.0, min=0, max=1, help='which part of its elements a mask is taken to keep'),
+    time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
+    find_need: bool = typer.Option(
+        False, help='if memory runs out, run COMMAND a second time, on more memory, to see how much it needs'
+    ),
+    folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
+    largest: Optional[int] = typer.Option(
+        None, min=1, help='search the largest number up to this one that fits in the place of {} in COMMAND'
+    ),
+    as_json: bool = typer.Option(
+        False, '--json', help='print the result as JSON; the output of COMMAND goes to stderr'
+    ),
+) -> None:
+    """Run any command on a GPU that is not there, and say whether it fits. Needs no GPU.
+
+    torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros.
+    The command really runs: it writes the files that it writes, with those values in them. Only torch.save leaves a
+    file alone that is there.
+
+    \b
+    Examples:
+      composer-memprof simulate --gpu a100-40gb -- python train.py
+      composer-memprof simulate --ranks 64 -- composer train.py
+      composer-memprof simulate --largest 99 -- python x.py {}
+    """
+    from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulation.need import simulate_and_find_need
+    from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
+    from composer_memprof.simulation.run import simulate as run
+    from composer_memprof.simulation.text import next_command, simulation_text
+
+    device = _device(gpu, memory, compute_capability)
+    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept, devices)
+    try:
+        words, what = as_one_rank(command, what)
+    except ValueError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    if rank >= (what.ranks or 1):
+        say(f'--rank={rank} must be below the number of ranks, {what.ranks or 1}')
+        raise typer.Exit(2)
+    if hidden_gpu():
+        say('the command does not see the GPU of this machine')
+    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        say(f'--folder={str(folder)!r} must be a new or an empty folder')
+        raise typer.Exit(2)
+    if folder is not None and largest is not None:
+        say('--largest records nothing, so that it takes no --folder')
+        raise typer.Exit(2)
+    try:
+        if largest is not None:
+            _search(words, largest, what, as_json)
+        streams = {'stdout': sys.stderr} if as_json else {}
+        kept_in = folder or new_folder(words, device.key)
+        if find_need:
+            result = simulate_and_find_need(words, what, kept_in, say, **streams)
+        else:
+            result = run(words, what, kept_in, **streams)
+    except CannotSimulateError as error:
+        say(str(error))
+        raise typer.Exit(1) from None
+    except OSError as error:
+        say(f'{words[0]!r} cannot be started: {error.strerror or error}')
+        raise typer.Exit(127) from None
+    if as_json:
+        typer.echo(json.dumps(result.as_dict()))
+    else:
+        show(simulation_text(result))
+        if next_command(result):
+            typer.echo(f'Next, try: {next_command(result)}')
+    if result.timed_out:
+        say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
+    raise typer.Exit(result.exit_code)
+
+
+def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> NoReturn:
+    """Print the largest number that fits. Exits with 0, with 3 if none fits, or as the command if it fails with 1."""
+    from composer_memprof.simulation.search import largest_that_fits
+    from composer_memprof.simulation.text import search_text
+
+    try:
+        found = largest_that_fits(command, most, what, report=lambda number: say(f'trying {number}'))
+    except ValueError as error:
+        say(f'--largest: {error}')
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps({**dataclasses.asdict(found), 'limit': found.limit}))
+    else:
+        show(search_text(found))
+    raise typer.Exit(0 if found.largest else found.tried[0].exit_code if found.tried[0].error else 3)
+
+
+def _device(gpu: Optional[str], memory: Optional[str], compute_capability: str) -> Device:
+    from composer_memprof.simulated_gpu import devices
+
+    try:
+        if gpu is None and memory is not None:
+            return devices.device_by_hand(memory, compute_capability)
+        named = devices.find_device(gpu or 'h100-80gb')
+        return named if memory is None else devices.with_memory(named, memory)
+    except devices.UnknownDeviceError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+
+
+def plan(
+    config: str = typer.Argument(
+        ..., help=f'a YAML file, or a config that ships: {", ".join(shipped_configs())}', metavar='CONFIG'
+    ),
+    overrides: Optional[list[str]] = typer.Argument(None, help='settings to change', metavar='key=value'),
+    gpu: Optional[str] = typer.Option(None, help='the kind of GPU. Default: h100-80gb', metavar='NAME'),
+    memory: Optional[str] = typer.Option(None, help='its memory, such as 24GB; without --gpu, of one made by hand'),
+    compute_capability: str = typer.Option('9.0', help='of one made by hand'),
+    ranks: int = typer.Option(1, min=1, help='how many GPUs it trains on'),
+    ranks_per_node: Optional[int] = typer.Option(None, min=1, help='Default: 8, or all if they are fewer'),
+    vary: Optional[list[str]] = typer.Option(
+        None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
+    ),
+    changes: bool = typer.Option(True, help='search the largest microbatch, and try what could be changed'),
+    as_json: bool = typer.Option(False, '--json', help='print as JSON'),
+) -> None:
+    """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
+
+    Each figure is that of a trial: two batches on a simulated GPU. Exits with 0 if it fits, with 3 if it does not.
+
+    \b
+    Examples:
+      composer-memprof plan quickstart --gpu t4
+      composer-memprof plan my.yaml --gpu a100-40gb --ranks 8 \\
+        --vary device_train_microbatch_size=1,2,4
+    """
+    from composer_memprof.plan.starting import parsed_variation, start
+    from composer_memprof.simulated_gpu.building import CannotSimulateError
+
+    device = _device(gpu, memory, compute_capability)
+    try:
+        grid = [parsed_variation(each) for each in vary or []]
+        start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json)
+    except ValueError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    except CannotSimulateError as error:
+        say(str(error))
+        raise typer.Exit(1) from None
