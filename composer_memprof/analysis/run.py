@@ -64,12 +64,13 @@ class RunResult:
     artifacts: list[Artifact]
 
 
-def list_artifacts(folders: Iterable[Path], recursive: bool = False) -> list[Artifact]:
+def list_artifacts(folders: Iterable[Path], recursive: bool = False, as_written: bool = False) -> list[Artifact]:
     """The files that manifests in ``folders`` list, without removed ones, in order of batch and rank.
 
     Args:
         folders (Iterable[Path]): where the manifests are.
         recursive (bool): also read manifests in their subfolders. Default: ``False``.
+        as_written (bool): in the order of each manifest in place of that of batches. Default: ``False``.
 
     Raises:
         OSError: if a manifest can't be read.
@@ -82,7 +83,7 @@ def list_artifacts(folders: Iterable[Path], recursive: bool = False) -> list[Art
         for entry in read_manifest(manifest)
         if entry.status != 'removed'
     ]
-    return sorted(artifacts, key=lambda artifact: (artifact.entry.batch, artifact.entry.rank))
+    return artifacts if as_written else sorted(artifacts, key=lambda found: (found.entry.batch, found.entry.rank))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import types
 import typing
 import zlib
@@ -27,7 +26,7 @@ def read_json(kind: type[_T], path: Path, what: str, most_bytes: int) -> _T:
     """The dataclass ``kind`` from the JSON file ``path``, compressed or not. Unknown keys, of a newer version, are ignored.
 
     Args:
-        kind (type): a dataclass. A field may be an int, a float (infinity and NaN are refused), a str, a bool, another dataclass, or a
+        kind (type): a dataclass. A field may be an int, a float (NaN and what is beyond 2**63 are refused), a str, a bool, another dataclass, or a
             list, a dict or an optional of these. A field with a default may be missing in the file.
         path (Path): the file.
         what (str): for the error, such as ``'a summary'``.
@@ -88,11 +87,11 @@ def _value(kind: Any, value: Any, name: str) -> Any:
         return {printable(key): _value(arguments[1], one, name) for key, one in value.items()}
     if dataclasses.is_dataclass(kind):
         return _read(kind, value, name)  # type: ignore[arg-type]
-    if kind is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if type(value) is not kind or (kind is int and abs(value) > LARGEST):
+    accepted = (int, float) if kind is float else (kind,)
+    # Also NaN, which no comparison finds to be small enough.
+    if type(value) not in accepted or (kind in (int, float) and not abs(value) <= LARGEST):
         raise FormatError(f'{name} must be {_TYPES[origin or kind]}, not {shown(value)}')
-    return printable(value) if kind is str else value
+    return printable(value) if kind is str else float(value) if kind is float else value
 
 
 _TYPES = {

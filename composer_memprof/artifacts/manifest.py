@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,6 +26,8 @@ except ImportError:  # not on this platform: `push` then can't tell that a run i
 
 Status = Literal['open', 'saved', 'uploaded', 'failed', 'removed']
 PATTERN = 'rank*.manifest.jsonl'
+#: A manifest that was written to in these last seconds is of a run that goes on.
+_FRESH_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -201,3 +204,17 @@ def _parse(line: str) -> Optional[Entry]:
 def find_manifests(folder: Path) -> list[Path]:
     """All manifests in ``folder``, at any depth, sorted by name."""
     return sorted(path for path in folder.rglob(PATTERN) if path.is_file())
+
+
+def goes_on(folder: Path) -> Optional[bool]:
+    """True if a process has a manifest of the run open, False if none has; None if there is no manifest yet."""
+    manifests = find_manifests(folder) if folder.is_dir() else []
+    if not manifests:
+        return None
+    for path in manifests:
+        if time.time() - path.stat().st_mtime < _FRESH_S:
+            return True  # its run may be about to lock it
+        with locked_for_push(path) as locked:
+            if not locked:
+                return True
+    return False

@@ -11,7 +11,7 @@ import typer
 
 from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
 from composer_memprof.messages import printable
-from composer_memprof.terminal import show
+from composer_memprof.terminal import say, show
 
 
 def report(
@@ -51,14 +51,19 @@ def report(
 
         with file_errors_in_one_line(*folders, named=named):
             found = with_replayed_advice(report_on_paths([(run.path, run.name) for run in runs], named))
-            page = output or (None if as_json else _page_of(paths))
-            if page is not None:
+            if as_json:
+                typer.echo(json.dumps(report_dict(found)))
+            else:
+                show(verdict_text(found))
+        page = output or (None if as_json else _page_of(paths))
+        if page is not None:
+            try:
                 write_run_page(found, page)
-    if as_json:
-        typer.echo(json.dumps(report_dict(found)))
-        return
-    show(verdict_text(found))
-    typer.echo(f'\nopen in a browser: {printable(str(page))}')
+            except OSError as error:
+                say(f'{str(page)!r} cannot be written: {error.strerror or error}; choose another file with -o')
+                raise typer.Exit(2) from None
+        if not as_json:
+            typer.echo(f'\nopen in a browser: {printable(str(page))}')
 
 
 def _page_of(paths: list[str]) -> Path:

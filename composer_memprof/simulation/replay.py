@@ -29,6 +29,8 @@ from composer_memprof.simulated_gpu.environment import environment_with
 _MOST_EVENTS = 500_000
 #: A replay that does not reserve what the recording did, up to this share, says nothing about other settings.
 _ALIKE = 0.02
+#: A setting that frees less than this share is not advised.
+_WORTHWHILE = 0.02
 _SECONDS = 40.0
 _SETTINGS = 'PYTORCH_CUDA_ALLOC_CONF'
 
@@ -45,10 +47,11 @@ def with_replayed_advice(report: RunReport) -> RunReport:
     except (CannotSimulateError, SnapshotError, OSError, ValueError, subprocess.SubprocessError):
         log_error('the allocations could not be replayed')
         return report
-    return dataclasses.replace(report, advice=sorted(found, key=lambda each: -(each.frees or 0)))
+    kept = [each for each in found if each is not None]
+    return dataclasses.replace(report, advice=sorted(kept, key=lambda each: -(each.frees or 0)))
 
 
-def _replayed(advice: Advice, history: DeviceHistory, settings: dict[str, str], recorded: int) -> Advice:
+def _replayed(advice: Advice, history: DeviceHistory, settings: dict[str, str], recorded: int) -> Optional[Advice]:
     if not advice.setting or len(history.action) > _MOST_EVENTS:
         return advice
     before = settings.get(_SETTINGS, '')
@@ -59,8 +62,9 @@ def _replayed(advice: Advice, history: DeviceHistory, settings: dict[str, str], 
     ):
         reserved, changed = map(_reserved, (first, second))
     if abs(reserved - recorded) > _ALIKE * recorded:
-        return advice
-    return dataclasses.replace(advice, frees=max(reserved - changed, 0), replayed=True)
+        return dataclasses.replace(advice, frees=None)  # such as with several streams: what it frees is not known
+    frees = reserved - changed
+    return dataclasses.replace(advice, frees=frees, replayed=True) if frees > _WORTHWHILE * recorded else None
 
 
 @contextlib.contextmanager

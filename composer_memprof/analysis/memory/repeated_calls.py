@@ -75,8 +75,10 @@ def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray
     if not repeated or sum(int(size[group].sum()) for group in repeated) < _NEARLY_ALL * total:
         return None
     calls = min(map(len, repeated))
-    # Of the stacks that allocate once in each call, the first marks where a call begins.
-    begins = min((group for group in repeated if len(group) == calls), key=lambda group: int(group[0]))
+    # Of the stacks that allocate equally often in each call, the first marks where a call begins.
+    regular = (group for group in repeated if len(group) % calls == 0)
+    first = min(regular, key=lambda group: int(group[0]))
+    begins = first[:: len(first) // calls]
     order = np.sort(np.concatenate(groups))
     each = np.split(order, np.searchsorted(order, begins[1:]))
     results = [int(size[call[-1]]) for call in each]

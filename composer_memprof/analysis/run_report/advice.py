@@ -18,7 +18,7 @@ from composer_memprof.analysis.run_report.readers import (
 )
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.recorders.host.summary import HostSummary
-from composer_memprof.vocabulary import ACTIVATION, DATALOADER, FORWARD, GRADIENT
+from composer_memprof.vocabulary import ACTIVATION, DATALOADER, FORWARD, GRADIENT, OPTIMIZER
 
 #: Less than this share of the peak is not worth a change.
 _SHARE = 0.02
@@ -74,11 +74,12 @@ def advice(
         found += _of_allocator(device, lead.settings)
         found += _of_peak(device)
         found += _of_recording(lead)
-    by_module = list(_checkpointing(contents))
+    # A peak in the optimizer has no activations.
+    by_module = list(_checkpointing(contents)) if device is None or device.peak.phase != OPTIMIZER else []
     found += by_module
     if device is not None and not by_module:
         found += _repeated(device)
-    found += _sharding(contents, len(ranks))
+    found += _sharding(contents, ranks)
     found += _host(contents)
     found += _data(contents)
     return sorted(found, key=lambda each: -(each.frees or 0))
@@ -90,7 +91,7 @@ def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator
         return
     # Expandable segments map pages as blocks need them, so that at most a page of each pool is idle.
     needed = -(-device.active_peak // _PAGE) * _PAGE + len(device.pools) * _PAGE
-    frees = device.reserved_peak - needed
+    frees = min(device.reserved_peak - needed, lost.idle)
     if frees < max(_LEAST_IDLE, _SHARE * device.reserved_peak):
         return
     hole = '' if lost.largest_hole is None else f' The largest hole has {human_bytes(lost.largest_hole)}.'
@@ -100,8 +101,14 @@ def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator
         f'use; at the peak {human_bytes(lost.idle)} lay idle.{hole}',
         frees=frees,
         reserved=True,
-        setting=_EXPANDABLE,
+        setting=','.join([*_other_settings(settings), _EXPANDABLE]),
     )
+
+
+def _other_settings(settings: Mapping[str, str]) -> list[str]:
+    """What the user has set beside expandable segments."""
+    given = settings.get('PYTORCH_CUDA_ALLOC_CONF', '').split(',')
+    return [each for each in given if each.strip() and not each.strip().startswith('expandable_segments')]
 
 
 def _of_peak(device: DeviceReport) -> Iterator[Advice]:
@@ -112,9 +119,9 @@ def _of_peak(device: DeviceReport) -> Iterator[Advice]:
         # In a batch that did not end, they may be anything that backward needs.
         if share.category == ACTIVATION and kept >= least and device.growth.batches and device.at_failure is None:
             yield Advice(
-                'Return less from forward than the logits, such as the loss.',
-                f'Composer keeps the outputs of a batch (state.outputs) until the next forward returns: '
-                f'{human_bytes(kept)} of the peak.',
+                'Return less from forward, such as the loss in place of the logits.',
+                f'{human_bytes(kept)} of a batch are kept until the next forward returns; Composer keeps its outputs in '
+                'state.outputs.',
                 frees=kept,
             )
         if share.category == GRADIENT and peak.phase == FORWARD and share.bytes >= least:
@@ -143,18 +150,24 @@ def _checkpointing(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice
     repeated = {name: blocks for name, blocks in layers.items() if len(blocks) > 1}
     if not repeated:
         return
-    name, blocks = max(repeated.items(), key=lambda item: sum(block.frees_bytes for block in item[1]))
-    # While a block is computed again in backward, its activations are there once more.
-    frees = sum(block.frees_bytes for block in blocks) - max(block.frees_bytes for block in blocks)
+    name, blocks = max(repeated.items(), key=lambda item: _freed(item[1]))
+    # The file sums over the microbatches of a batch, which are not there at once.
+    at_once = min(file.peak_bytes / file.total_bytes, 1.0) if file.total_bytes else 1.0
+    frees = int(_freed(blocks) * at_once)
     if frees < _SHARE * file.peak_bytes:
         return
     yield Advice(
         f'Checkpoint the activations of {name} ({count_of(len(blocks), blocks[0].type)}).',
-        f'Of {human_bytes(file.total_bytes)} that autograd saves on rank {rank}, '
-        f'{human_bytes(sum(block.frees_bytes for block in blocks))} are saved inside of them.',
+        f'Of {human_bytes(file.peak_bytes)} that autograd holds at once on rank {rank}, '
+        f'{human_bytes(at_once * sum(block.frees_bytes for block in blocks))} are saved inside of them.',
         frees=frees,
         costs=_cost(blocks, contents.get('flops', {}).get(rank)),
     )
+
+
+def _freed(blocks: Sequence[Checkpoint]) -> int:
+    """While a block is computed again in backward, its activations are there once more."""
+    return sum(block.frees_bytes for block in blocks) - max(block.frees_bytes for block in blocks)
 
 
 def _repeated(device: DeviceReport) -> Iterator[Advice]:
@@ -180,17 +193,19 @@ def _cost(blocks: Sequence[Checkpoint], flops: Optional[FlopsFile]) -> str:
     return '; '.join(parts)
 
 
-def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: int) -> Iterator[Advice]:
+def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: Sequence[int]) -> Iterator[Advice]:
     files: Mapping[int, ModuleMemorySummary] = contents.get('fsdp_mem_tracker', {})
-    if ranks < 2 or not files:
+    if len(ranks) < 2 or list(ranks) != list(range(len(ranks))):  # only some of the ranks were recorded
         return
     peaks = [sizes for file in files.values() for sizes in file.peak.values()]
     largest = max(peaks, key=lambda sizes: sizes.get('Total', 0), default={})
+    if any('Sharded' in name or 'Unsharded' in name for name in largest):
+        return  # it is sharded already
     held = sum(largest.get(name, 0) for name in _UNSHARDED)
-    frees = held - held // ranks
-    if frees >= _SHARE * largest.get('Total', 0):
+    frees = held - held // len(ranks)
+    if frees > _SHARE * largest.get('Total', 0):
         yield Advice(
-            f'Shard the model over the {ranks} ranks with FSDP.',
+            f'Shard the model over the {len(ranks)} ranks with FSDP.',
             f'Each rank holds {human_bytes(held)} of parameters, gradients and optimizer state at its peak.',
             frees=frees,
             costs='each rank gathers the parameters in forward and backward',

@@ -13,7 +13,7 @@ from composer_memprof.analysis.run_report.figures import TOTAL
 
 @dataclass(frozen=True)
 class Change:
-    """One kind of figures in both runs: the medians over the ranks.
+    """One kind of figures in both runs: of bytes the most of any rank, of times and FLOPs the median of the ranks.
 
     Args:
         kind (str): of the files.
@@ -52,7 +52,7 @@ def compared(name: str, before: Sequence[RankTable], after: Sequence[RankTable])
 
 
 def _change(before: RankTable, after: RankTable) -> Change:
-    old, new = _medians(before), _medians(after)
+    old, new = _in_all(before), _in_all(after)
     figures = [
         Difference(group, name, value, old[group, name]) for (group, name), value in new.items() if (group, name) in old
     ]
@@ -60,8 +60,9 @@ def _change(before: RankTable, after: RankTable) -> Change:
     return Change(after.kind, after.unit, figures)
 
 
-def _medians(table: RankTable) -> dict[tuple[str, str], float]:
+def _in_all(table: RankTable) -> dict[tuple[str, str], float]:
     known = [~np.isnan(row) for row in table.values]
+    of_ranks = np.max if table.unit == 'bytes' else np.median
     return {
-        name: float(np.median(row[there])) for name, row, there in zip(table.names, table.values, known) if there.any()
+        name: float(of_ranks(row[there])) for name, row, there in zip(table.names, table.values, known) if there.any()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
@@ -16,8 +17,10 @@ _SHARE, _USUAL = 0.05, 6.0
 _KINDS = ('memory_snapshot', 'fsdp_mem_tracker', 'saved_tensors_hook', 'host_rss', 'step_times', 'flops')
 #: The median absolute deviation of normal values, times this, is their standard deviation.
 _TO_DEVIATION = 1.4826
-#: Times vary from rank to rank, so that a smaller share of them says nothing.
-_SHARE_OF_SECONDS = 0.25
+#: Times and host memory vary from rank to rank, so that a smaller share of them says nothing.
+_SHARES = {'step_times': 0.25, 'host_rss': 0.25}
+#: A part is named if it is at least this share of a difference.
+_EXPLAINS = 0.1
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,12 @@ def rank_tables(figures: Sequence[Figures]) -> list[RankTable]:
 
 def _table(figures: list[Figures]) -> RankTable:
     having: Counter[int] = Counter()
+    last = {each.batch: place for place, each in enumerate(figures)}  # each rank's come as they were written
     for batch, _ in {(each.batch, each.rank) for each in figures}:
         having[batch] += 1
-    batch = max(having, key=lambda batch: (having[batch], batch))
+    batch = max(having, key=lambda batch: (having[batch], last[batch]))
     # Where ranks were saved at different batches, such as after a failure, each has its newest.
-    newest = {each.rank: each for each in sorted(figures, key=lambda each: (each.batch == batch, each.batch))}
+    newest = {each.rank: each for each in sorted(figures, key=lambda each: each.batch == batch)}
     ranks = sorted(newest)
     names = list(
         dict.fromkeys(
@@ -122,44 +126,61 @@ def _table(figures: list[Figures]) -> RankTable:
 
 
 def odd_ranks(table: RankTable) -> list[OddRank]:
-    """The ranks whose total differs from the others', largest difference first."""
-    totals = [row for row, (group, _) in enumerate(table.names) if group == TOTAL]
-    if len(table.ranks) < 2 or not totals:
+    """The ranks whose total differs from the others', largest difference first; of times, each phase counts too."""
+    if len(table.ranks) < 2:
         return []
-    row = totals[0]
+    totals = [row for row, (group, _) in enumerate(table.names) if group == TOTAL][:1]
+    rows = totals + [row for row, (group, _) in enumerate(table.names) if group == PHASE and table.unit == 'seconds']
+    found: dict[int, tuple[float, OddRank]] = {}
+    for row in rows:
+        for column, distance, middle in _odd_columns(table, row, table.values[totals[0]] if totals else None):
+            # The first figure in which a rank is odd is told.
+            found.setdefault(column, (distance, _odd_rank(table, row, column, middle)))
+    return [odd for _, odd in sorted(found.values(), key=lambda each: -each[0])]
+
+
+def _odd_columns(table: RankTable, row: int, totals: Optional[np.ndarray]) -> list[tuple[int, float, float]]:
+    """The columns that are odd in a row: each with its distance from the median of the others, and that median."""
     values = table.values[row]
+    if np.count_nonzero(~np.isnan(values)) < 2 or totals is None:
+        return []
     middle = _median_of_others(values)
     distance = np.abs(values - middle)
     usual = np.nanmedian(np.abs(values - np.nanmedian(values))) * _TO_DEVIATION if len(values) > 2 else 0.0
-    share = _SHARE_OF_SECONDS if table.unit == 'seconds' else _SHARE
-    odd = np.flatnonzero(distance > np.maximum(share * np.abs(middle), _USUAL * usual))
+    share = _SHARES.get(table.kind, _SHARE)
+    # A phase is odd if it matters beside the whole batch.
+    least = share * np.maximum(np.abs(middle), np.nanmedian(totals) if table.names[row][0] != TOTAL else 0.0)
+    odd = np.flatnonzero(distance > np.maximum(least, _USUAL * usual))
     if len(table.ranks) == 2:  # each differs from the other: the larger one is named
         odd = odd[values[odd] > middle[odd]]
-    ordered = sorted(odd.tolist(), key=lambda column: -distance[column])
-    return [_odd_rank(table, row, column, float(middle[column])) for column in ordered]
+    return [(column, float(distance[column]), float(middle[column])) for column in odd.tolist()]
 
 
 def _median_of_others(values: np.ndarray) -> np.ndarray:
-    """For each rank the median of all others: of two ranks, the other's value."""
-    if len(values) == 2:
-        return values[::-1]
-    return np.full(len(values), np.nanmedian(values))
+    """For each value the median of all others."""
+    return np.array([_median(np.delete(values, place)) for place in range(len(values))])
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float('nan')
 
 
 def _odd_rank(table: RankTable, row: int, column: int, middle: float) -> OddRank:
-    def difference(of_row: int) -> Difference:
-        group, name = table.names[of_row]
-        others = np.delete(table.values[of_row], column)
-        known = others[~np.isnan(others)]
-        return Difference(
-            group, name, float(table.values[of_row, column]), float(np.median(known)) if len(known) else 0
-        )
-
+    group, name = table.names[row]
+    total = Difference(group, name, float(table.values[row, column]), middle)
+    change = total.value - total.others
     most = []
-    for group in (CATEGORY, MODULE, PHASE):
-        rows = [of_row for of_row, (of_group, _) in enumerate(table.names) if of_group == group]
-        found = [each for each in map(difference, rows) if not np.isnan(each.value) and each.value != each.others]
-        if found:
-            most.append(max(found, key=lambda each: abs(each.value - each.others)))
-    total = Difference(TOTAL, table.names[row][1], float(table.values[row, column]), middle)
+    for part in (CATEGORY, MODULE, PHASE):
+        found = [
+            Difference(
+                part, of_name, float(table.values[of_row, column]), _median(np.delete(table.values[of_row], column))
+            )
+            for of_row, (of_group, of_name) in enumerate(table.names)
+            if of_group == part and of_row != row
+        ]
+        # What changed the other way, by little, or is not known of the others, explains nothing.
+        parts = [each for each in found if (each.value - each.others) / change >= _EXPLAINS]
+        if parts:
+            most.append(max(parts, key=lambda each: abs(each.value - each.others)))
     return OddRank(table.ranks[column], table.kind, table.unit, len(table.ranks), total, most)

@@ -12,6 +12,7 @@ from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact, is_snapshot_
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.artifacts.compression import strip_suffix
 from composer_memprof.artifacts.manifest import Entry
+from composer_memprof.messages import printable
 
 #: The names that the callbacks give by default, by kind. The first that matches counts.
 _NAMES = {
@@ -71,10 +72,11 @@ def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> 
     bare: list[Path] = []
     for path in paths:
         if path.is_dir():
-            listed = list_artifacts([path], recursive=True) or _by_name(path)
+            listed = list_artifacts([path], recursive=True, as_written=True) or _by_name(path)
             found = [] if listed else sorted(each for each in path.rglob('*') if _is_snapshot(each))
             if not listed and not found:
                 raise SnapshotError(f'{path} has neither a manifest of a run nor a memory snapshot (*.pickle)')
+            _check_one_run(path, listed)
             artifacts += listed
             bare += found
         else:
@@ -89,6 +91,16 @@ def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> 
     runs = sorted({artifact.entry.run_name for artifact in artifacts if artifact.entry.run_name})
     name = ', '.join(runs if runs and not bare else given)
     return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], max(len(bare) - MOST_BARE_SNAPSHOTS, 0), stored)
+
+
+def _check_one_run(path: Path, artifacts: Sequence[Artifact]) -> None:
+    runs: dict[int, set[str]] = {}
+    for artifact in artifacts:
+        runs.setdefault(artifact.entry.rank, set()).add(artifact.entry.run_name)
+    most = max(runs.values(), key=len, default=set())
+    if len(most) > 1:
+        named = ', '.join(sorted(map(printable, most))[:5])
+        raise SnapshotError(f'{path} holds several runs: {named}; report on one of them, or on two to compare them')
 
 
 def files_to_fetch(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +21,13 @@ from composer_memprof.analysis.run_report.readers import KINDS
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+from composer_memprof.artifacts.manifest import goes_on
 
 _SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
 #: Stands for a rank where a snapshot has none.
 _FIRST_WITHOUT_RANK = 1 << 40
+#: In the names of files of evaluation and prediction, which are not compared with training.
+_OTHER_STAGE = re.compile(r'[._](eval|predict)[._\d]')
 #: Spans of time of the chart.
 _SPANS = 500
 
@@ -49,7 +53,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class LeadSnapshot:
-    """The snapshot that tells most: of the first failure, else of the most unusual rank, else with the largest peak.
+    """The snapshot that tells most: of the first failure, else with the largest peak.
 
     Args:
         rank (int): its rank.
@@ -82,6 +86,7 @@ class RunReport:
         status (dict[str, int]): number of files by status.
         unreadable (list[str]): a sentence for each file that could not be read.
         comparison (Comparison, optional): with another run, if one was given.
+        was_killed (bool): True if files are open and no process has the run's manifests open.
     """
 
     files: RunFiles
@@ -97,6 +102,7 @@ class RunReport:
     status: dict[str, int]
     unreadable: list[str] = field(default_factory=list)
     comparison: Optional[Comparison] = None
+    was_killed: bool = False
 
     @property
     def simulated(self) -> str:
@@ -141,10 +147,11 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
     tables = rank_tables(reading.figures)
     odd = [each for table in tables for each in odd_ranks(table)]
     failures = _failures(reading.summaries)
-    lead = _lead(failures, odd, reading, snapshots)
+    lead = _lead(failures, reading, snapshots)
     ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
     contents = reading.contents
     status: dict[str, int] = {}
+    folders = {artifact.folder for artifact in files.artifacts}
     for artifact in files.artifacts:
         status[artifact.entry.status] = status.get(artifact.entry.status, 0) + 1
     return RunReport(
@@ -160,6 +167,7 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         advice=advice(lead.report if lead is not None else None, contents, ranks),
         status=status,
         unreadable=list(map(named, reading.unreadable)),
+        was_killed=bool(status.get('open')) and not any(goes_on(folder) for folder in folders),
     )
 
 
@@ -169,21 +177,24 @@ class _Reading:
     def __init__(self) -> None:
         self.figures: list[Figures] = []
         self.contents: dict[str, dict[int, Any]] = {}
-        #: By rank: the batch, and the summary that tells most.
+        #: By rank: the batch, and the newest summary.
         self.summaries: dict[int, tuple[int, SnapshotSummary]] = {}
         self.labels: dict[int, str] = {}
         self.unreadable: list[str] = []
 
     def take(self, artifact: Artifact) -> None:
-        """Read an artifact, if its kind has figures. Artifacts come in order of batch."""
+        """Read an artifact, if its kind has figures. The artifacts of a rank come as they were written."""
         entry = artifact.entry
         kind = KINDS.get(entry.kind)
         if kind is None:
             return
+        if _OTHER_STAGE.search(entry.path):
+            return
         try:
-            content = kind.read(artifact.checked_path())
-        except FileNotFoundError:
-            return  # it was uploaded and removed here, or the run goes on
+            path = artifact.checked_path()
+            if not path.is_file():
+                return  # it was uploaded and removed here, or is no plain file
+            content = kind.read(path)
         except (OSError, ValueError) as error:  # also a FormatError, or a name that leaves the folder
             self.unreadable.append(str(error))
             return
@@ -213,9 +224,7 @@ class _Reading:
         self._take_summary(summary, key, batch)
 
     def _take_summary(self, summary: SnapshotSummary, rank: int, batch: int) -> None:
-        known = self.summaries.get(rank)
-        if known is None or not _failed(known[1]):
-            self.summaries[rank] = (batch, summary)
+        self.summaries[rank] = (batch, summary)
 
 
 def _failed(summary: SnapshotSummary) -> bool:
@@ -252,7 +261,6 @@ def _snapshot_files(artifacts: Sequence[Artifact]) -> dict[int, list[tuple[int, 
 
 def _lead(
     failures: Sequence[Failure],
-    odd: Sequence[OddRank],
     reading: _Reading,
     snapshots: dict[int, list[tuple[int, Path]]],
 ) -> Optional[LeadSnapshot]:
@@ -260,7 +268,7 @@ def _lead(
         reading.summaries,
         key=lambda rank: -max((device.peak.bytes for device in reading.summaries[rank][1].devices), default=0),
     )
-    wanted = [*(each.rank for each in failures), *(each.rank for each in odd if each.unit == 'bytes'), *by_peak]
+    wanted = [*(each.rank for each in failures), *by_peak]
     for rank in dict.fromkeys([*wanted, *sorted(snapshots)]):
         batch = reading.summaries[rank][0] if rank in reading.summaries else None
         # The file of the chosen summary's batch, else the newest.

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary
+from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
@@ -22,7 +23,7 @@ from composer_memprof.vocabulary import CATEGORY_LABELS
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
 _ODD, _LISTED = 3, 8
 #: Peaks that differ by less are not told apart.
-_ALIKE = 1.01
+_ALIKE, _ALIKE_SECONDS = 1.01, 1.1
 #: From this share of a limit on, it is said to be close.
 _CLOSE = 0.9
 _SUBJECTS = {
@@ -99,6 +100,8 @@ def details(advice: Advice) -> list[str]:
 
 
 def _failures(report: RunReport) -> Iterator[Sentence]:
+    if report.was_killed:
+        yield Sentence('failure', 'The run ended without closing its files, as after a kill.')
     if not report.failures:
         return
     first = report.failures[0]
@@ -137,7 +140,7 @@ def _changes(report: RunReport) -> Iterator[Sentence]:
     if comparison is None:
         return
     against = f'Against {comparison.before}'
-    changed = [change for change in comparison.changes if _changed(change.total)]
+    changed = [change for change in comparison.changes if _changed(change.total, change.unit)]
     for number, change in enumerate(changed):
         total, subject = change.total, _SUBJECTS.get(change.kind, 'it has')
         text = (
@@ -148,39 +151,44 @@ def _changes(report: RunReport) -> Iterator[Sentence]:
             f'{CATEGORY_LABELS.get(each.name, each.name)} ({amount(each.others, change.unit)} to '
             f'{amount(each.value, change.unit)})'
             for group in (CATEGORY, MODULE, PHASE)
-            for each in [each for each in change.figures if each.group == group and _changed(each)][:1]
+            for each in [each for each in change.figures if each.group == group and _changed(each, change.unit)][:1]
         ]
         yield Sentence('change', text + (f' What changed most: {", ".join(parts)}.' if parts else ''))
     if not comparison.changes:
         yield Sentence('change', f'{against}: the two runs have no figures of the same kind.')
     elif not changed:
-        yield Sentence('change', f'{against}: no total changed by more than 1 %.')
+        yield Sentence('change', f'{against}: no total changed.')
 
 
-def _changed(difference: Difference) -> bool:
-    return abs(difference.value - difference.others) > (_ALIKE - 1) * abs(difference.others)
+def _changed(difference: Difference, unit: str) -> bool:
+    alike = _ALIKE_SECONDS if unit == 'seconds' else _ALIKE
+    return abs(difference.value - difference.others) > (alike - 1) * abs(difference.others)
 
 
 def _odd(report: RunReport) -> Iterator[Sentence]:
     told: dict[int, OddRank] = {}
     for odd in report.odd:
         told.setdefault(odd.rank, odd)
-    for odd in list(told.values())[:_ODD]:
+    # Of many that differ, the first one's sentence stands for all.
+    several = len(told) > _ODD
+    for odd in list(told.values())[: 1 if several else _ODD]:
         yield Sentence('rank', _odd_rank(odd, report.labels))
-    rest = [report.labels[rank] for rank in list(told)[_ODD:]]
-    if rest:
-        yield Sentence('rank', f'{_capital(_listed(rest))} {"differs" if len(rest) == 1 else "differ"} too.')
+    if several:
+        others = list(told)[1:]
+        yield Sentence('rank', f'{len(others)} other ranks differ too: {rank_list(others)}.')
 
 
 def _odd_rank(odd: OddRank, labels: dict[int, str]) -> str:
     total = odd.total
     whose = 'that of the other rank' if odd.ranks == 2 else f'the median of the other {odd.ranks - 1} ranks'
+    subject = f'its {total.name} takes' if total.group == PHASE else _SUBJECTS.get(odd.kind, 'it has')
     begin = (
-        f'{_capital(labels[odd.rank])} differs: {_SUBJECTS.get(odd.kind, "it has")} {amount(total.value, odd.unit)}, '
+        f'{_capital(labels[odd.rank])} differs: {subject} {amount(total.value, odd.unit)}, '
         f'{_times(total)} {whose} ({amount(total.others, odd.unit)}).'
     )
-    parts = [_part(difference, odd.unit) for difference in odd.most if difference.group in (CATEGORY, MODULE)]
-    return begin + (f' Most of the difference: {" and ".join(parts)}.' if parts else '')
+    groups = (PHASE,) if odd.unit == 'seconds' and total.group != PHASE else (CATEGORY, MODULE)
+    parts = [_part(difference, odd.unit) for difference in odd.most if difference.group in groups]
+    return begin + (f' Largest parts of the difference: {" and ".join(parts)}.' if parts else '')
 
 
 def _part(difference: Difference, unit: str) -> str:
@@ -307,9 +315,7 @@ def _files(report: RunReport) -> Iterator[Sentence]:
     if status.get('failed'):
         parts.append(f'{count_of(status["failed"], "file")} could not be uploaded')
     if status.get('open'):
-        parts.append(
-            f'{count_of(status["open"], "file")} {"is" if status["open"] == 1 else "are"} still open: the run goes on, or was killed'
-        )
+        parts.append(f'{count_of(status["open"], "file")} {"is" if status["open"] == 1 else "are"} still open')
     waiting = [
         artifact for artifact in report.files.artifacts if artifact.entry.status == 'saved' and artifact.entry.remote
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -12,12 +13,9 @@ from rich.text import Text
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import report_on_run
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.manifest import find_manifests, locked_for_push
+from composer_memprof.artifacts.manifest import goes_on
 from composer_memprof.messages import printable
 from composer_memprof.report.text.run_verdict import verdict_text
-
-#: A manifest that was written to in these last seconds is of a run that goes on.
-_FRESH_S = 5.0
 
 
 def watch(folder: Path, every: float) -> None:
@@ -26,10 +24,15 @@ def watch(folder: Path, every: float) -> None:
     A run goes on as long as one of its processes has its manifest open.
     """
     console = Console(highlight=False)
-    with Live(console=console, auto_refresh=False) as live:
+    # Where the output is no terminal, each look is printed below the one before.
+    with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
         while True:
             running = goes_on(folder)
-            live.update(_seen(folder, running), refresh=True)
+            seen = _seen(folder, running)
+            if live is None:
+                console.print(seen)
+            else:
+                live.update(seen, refresh=True)
             if running is False:
                 return
             time.sleep(every)
@@ -43,17 +46,3 @@ def _seen(folder: Path, running: bool | None) -> RenderableType:
         return Group(head, verdict_text(report_on_run(find_files([folder]))))
     except (SnapshotError, OSError):  # no file yet
         return head
-
-
-def goes_on(folder: Path) -> bool | None:
-    """True if a process has a manifest of the run open, False if none has; None if there is no manifest yet."""
-    manifests = find_manifests(folder) if folder.is_dir() else []
-    if not manifests:
-        return None
-    for path in manifests:
-        if time.time() - path.stat().st_mtime < _FRESH_S:
-            return True  # its run may be about to lock it
-        with locked_for_push(path) as locked:
-            if not locked:
-                return True
-    return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 #: By kind, or its first part. Pages open in a browser, and text in any editor, so they are not here.
 _COMMANDS = {
     'memory_snapshot': 'composer-memprof inspect {}',
@@ -18,4 +20,4 @@ def how_to_open(kind: str, name: str) -> str:
     >>> how_to_open('memray', 'rank0.bin')
     'python -m memray flamegraph rank0.bin'
     """
-    return _COMMANDS.get(kind, '').format(name)
+    return _COMMANDS.get(kind, '').format(shlex.quote(name))

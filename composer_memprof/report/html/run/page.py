@@ -72,7 +72,7 @@ def run_page(report: RunReport, folder: Path) -> str:
         files=files,
         files_left_out=max(len(report.files.artifacts) - _FILES, 0),
         facts=_facts(report),
-        notes=[printable(note) for note in (report.lead.report.notes if report.lead is not None else [])],
+        notes=list(map(printable, _notes(report))),
     )
 
 
@@ -103,6 +103,11 @@ def _link(path: Path, folder: Optional[Path]) -> str:
     if folder is None or not path.is_file():
         return ''
     return urllib.parse.quote(os.path.relpath(path, folder.resolve()))
+
+
+def _notes(report: RunReport) -> list[str]:
+    notes = report.lead.report.notes if report.lead is not None else []
+    return [*notes, *(f'Not read: {each}' for each in report.unreadable)]
 
 
 def _facts(report: RunReport) -> Sequence[tuple[str, str]]:

@@ -15,9 +15,8 @@ from composer_memprof.vocabulary import PHASE_COLORS, UNKNOWN_COLOR
 
 def step_times(times: Mapping[int, StepTimesFile], labels: Mapping[int, str]) -> Chart:
     ranks = sorted(times)
-    phases = [
-        phase for phase in next(iter(times.values())).share if any(times[rank].share.get(phase) for rank in ranks)
-    ]
+    named = dict.fromkeys(phase for rank in ranks for phase in times[rank].share)
+    phases = [phase for phase in named if any(times[rank].share.get(phase) for rank in ranks)]
     names = [printable(labels.get(rank, str(rank))) for rank in ranks]
     mean = {phase: [times[rank].seconds.get(phase, {}).get('mean', 0.0) for rank in ranks] for phase in phases}
     return Chart(

@@ -5,7 +5,16 @@ import { drawn } from './figures.js';
 const figures = JSON.parse(byId('figures', HTMLScriptElement).textContent);
 /** @type {NodeListOf<HTMLElement>} */
 const charts = document.querySelectorAll('.chart');
-const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ['select2d', 'lasso2d', 'toImage'] };
+/** Plotly offers to upload a chart unless it is told not to; nothing of a run leaves the page. */
+const config = {
+  responsive: true,
+  displaylogo: false,
+  displayModeBar: false,
+  showSendToCloud: false,
+  showEditInChartStudio: false,
+  showLink: false,
+  plotlyServerURL: '',
+};
 /** Plotly's script, which the page has before this one. */
 const { Plotly } = /** @type {any} */ (globalThis);
 
