@@ -75,16 +75,16 @@ def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray
     if not repeated or sum(int(size[group].sum()) for group in repeated) < _NEARLY_ALL * total:
         return None
     calls = min(map(len, repeated))
-    # Of the stacks that allocate equally often in each call, the first marks where a call begins.
-    regular = (group for group in repeated if len(group) % calls == 0)
-    first = min(regular, key=lambda group: int(group[0]))
-    begins = first[:: len(first) // calls]
+    # The stack that allocates first marks where each call begins. It may do so more than once in a call, and backward
+    # may have freed what the last call allocated.
+    first = min(repeated, key=lambda group: int(group[0]))
+    begins = first[:: max(round(len(first) / calls), 1)]
     order = np.sort(np.concatenate(groups))
     each = np.split(order, np.searchsorted(order, begins[1:]))
     results = [int(size[call[-1]]) for call in each]
     return RepeatedCall(
         frames=_shown(context),
-        calls=calls,
+        calls=len(begins),
         bytes=total,
         results=sum(results),
         largest=max(int(size[call].sum()) - result for call, result in zip(each, results)),
