@@ -41,9 +41,9 @@ def test_one_line_for_all_callbacks_of_a_trainer_after_the_last_file(capsys: pyt
     assert lines_in(capsys.readouterr().err) == []
     trainer.close()
     listed = entries(Path('runs'))
-    assert len(listed) == 6 and {entry.status for entry in listed} == {'saved'}
+    assert len(listed) == 7 and {entry.status for entry in listed} == {'saved'}
     shown = capsys.readouterr()
-    assert lines_in(shown.err) == ['composer_memprof: 6 files in runs/test-run; composer-memprof report runs/test-run']
+    assert lines_in(shown.err) == ['composer_memprof: 7 files in runs/test-run; composer-memprof report runs/test-run']
     assert shown.out == '', 'what a script prints is its own'
     trainer.close()
     trainer.engine.close()
@@ -57,10 +57,10 @@ def test_each_trainer_has_a_line_of_its_own_with_its_own_files(capsys: pytest.Ca
     first.close()
     train(callback, MemorySnapshot(folder='/'.join([str(Path.cwd().parent), 'elsewhere'])), batches=6, run_name='b')
     one, two = lines_in(capsys.readouterr().err)
-    assert one == """composer_memprof: 1 file in my runs/it's a; composer-memprof report 'my runs/it'"'"'s a'"""
+    assert one == """composer_memprof: 2 files in my runs/it's a; composer-memprof report 'my runs/it'"'"'s a'"""
     elsewhere = Path.cwd().parent / 'elsewhere'
     assert two.startswith(
-        f"composer_memprof: 3 files in {elsewhere}, 1 file in my runs/it's b; composer-memprof report "
+        f"composer_memprof: 3 files in {elsewhere}, 2 files in my runs/it's b; composer-memprof report "
     )
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_nobody_closes_has_the_line_at_the_exit(end: str) -> None:
         [sys.executable, 'job.py'], env=child_environment(), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == bool(end)
-    assert lines_in(done.stderr) == ['composer_memprof: 4 files in test-run; composer-memprof report test-run']
+    assert lines_in(done.stderr) == ['composer_memprof: 5 files in test-run; composer-memprof report test-run']
     assert done.stderr.splitlines()[-1] == lines_in(done.stderr)[0]
 
 
@@ -120,4 +120,4 @@ def test_of_two_ranks_the_first_has_a_line_about_its_own_files() -> None:
     Path('job.py').write_text(JOB + 'trainer.close()\n')
     done = run_on_two_ranks(Path('job.py').absolute(), timeout=200)
     found = lines_in(done.stdout + done.stderr)
-    assert found == ['composer_memprof: 4 files of rank 0 in test-run; composer-memprof report test-run']
+    assert found == ['composer_memprof: 5 files of rank 0 in test-run; composer-memprof report test-run']

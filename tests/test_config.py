@@ -205,7 +205,7 @@ def test_a_close_that_waits_for_uploads_says_so(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(MemoryFileSystem, 'put_file', slowly)
     run = Run(load('quickstart', [*ONE, 'max_duration=1ba', 'callbacks.memprof_host_rss.remote_file_name=memory://x']))
-    with pytest.warns(MemprofWarning, match=r'waiting for 1 file\(s\) to be uploaded, up to 20 s'):
+    with pytest.warns(MemprofWarning, match=r'waiting for 2 file\(s\) to be uploaded, up to 20 s'):
         run.train()
     assert entries(Path(), 'host_rss')[0].status == 'uploaded'
 

@@ -66,7 +66,7 @@ for name, more in {
 }.items():
     with torch.profiler.profile(profile_memory=True) as profile:
         train(Mark(), FSDPMemTracker(folder=name), Queue(), **more)
-        (path,) = glob.glob(f'{name}/*.json')
+        (path,) = glob.glob(f'{name}/*[0-9].json')
     write(name, json.loads(Path(path).read_text()), profile)
 """
 )

@@ -86,7 +86,7 @@ def weights_and_bytes(runs: Path, name: str, rank: int = 0) -> tuple[list[float]
 
 
 def recorded(runs: Path, name: str, rank: int) -> dict[str, Any]:
-    (path,) = (runs / name / 'memprof').glob(f'fsdp_mem_rank_{rank}_train_*.json')
+    (path,) = (runs / name / 'memprof').glob(f'fsdp_mem_rank_{rank}_train_*[0-9].json')
     assert path.with_suffix('.log').read_text().startswith('Device: cpu\n')
     return json.loads(path.read_text())
 

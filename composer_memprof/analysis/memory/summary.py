@@ -141,7 +141,7 @@ def write_summary(snapshot: Snapshot, path: Path) -> None:
 def summary_of(report: SnapshotReport) -> SnapshotSummary:
     """The summary of a report, at most 4096 bytes as JSON: with many devices or long names, lists get shorter."""
     devices = sorted(report.devices, key=lambda device: -device.peak.bytes)
-    for most, places in ((_DEVICES, _PLACES), (_DEVICES, 5), (4, 5), (4, 3), (2, 3), (1, 3), (1, 1)):
+    for most, places in ((_DEVICES, _PLACES), (_DEVICES, 5), (4, 5), (4, 3), (2, 3), (1, 3), (1, 1), (1, 0)):
         summary = SnapshotSummary(
             meta=Meta(*map(_short, dataclasses.astuple(report.meta))),
             error=_short(report.error),
