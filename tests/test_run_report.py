@@ -22,6 +22,7 @@ from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import RunReport, report_on_paths, report_on_run
 from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot, read_snapshot
 from composer_memprof.artifacts.manifest import Manifest, goes_on
+from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.report.text.run_verdict import verdict
 from tests.conftest import child_environment, s3_environment
@@ -449,6 +450,9 @@ def test_1024_ranks_are_reported_from_their_summaries() -> None:
     assert [odd.rank for odd in report.odd] == [700, 700]
     write_run_page(report, Path('report.html'))
     assert os.path.getsize('report.html') < 15_000_000
+    (chart,) = [chart for chart in charts_of(report) if chart.key == 'ranks-memory-snapshot']
+    assert chart.words.startswith('The 64 ranks of 1,024 that differ most') and chart.data[0]['x'][0] == 'rank 700'
+    assert chart.table.rows[0] == ['total: peak', '120.0 MiB', '120.0 MiB', '180.0 MiB', '700']
 
 
 def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) -> None:

@@ -15,8 +15,8 @@ from composer_memprof.vocabulary import CATEGORY_LABELS
 
 #: Most rows.
 _ROWS = 40
-#: Ranks up to this number stay in their order; more are sorted by their difference.
-_IN_ORDER = 32
+#: Ranks up to this number stay in their order. Of more, this many are drawn: those that differ most.
+_COLUMNS = 64
 #: The color of a ratio reaches its end here: a quarter, and four times.
 _MOST_RATIO = 4.0
 _TITLES = {
@@ -40,16 +40,18 @@ def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
     by_row[total] = np.inf
     rows = np.argsort(-by_row, kind='stable')[:_ROWS]
     by_column = np.nan_to_num(np.nanmax(distance * weight[:, None], axis=0))
-    columns = np.argsort(-by_column, kind='stable') if len(by_column) > _IN_ORDER else np.arange(len(by_column))
+    many = len(by_column) > _COLUMNS
+    columns = np.argsort(-by_column, kind='stable')[:_COLUMNS] if many else np.arange(len(by_column))
     names = [printable(_row_name(*table.names[row])) for row in rows.tolist()]
     ranks = [printable(labels.get(table.ranks[column], str(table.ranks[column]))) for column in columns.tolist()]
     values = table.values[np.ix_(rows, columns)]
     z = np.log2(np.clip(ratios[np.ix_(rows, columns)], 1 / _MOST_RATIO, _MOST_RATIO))
-    order = ', sorted by their difference' if len(columns) > _IN_ORDER else ''
+    total_ranks = len(table.ranks)
+    which = f'The {len(ranks)} ranks of {total_ranks:,} that differ most, each' if many else 'Each rank'
     return Chart(
         key=f'ranks-{table.kind.replace("_", "-")}',
         title=f'{_TITLES.get(table.kind, table.kind)}, ranks side by side',
-        words=f'Each rank beside the median of all {count_of(len(ranks), "rank")}{order}: red is more, blue is less.',
+        words=f'{which} beside the median of all {count_of(total_ranks, "rank")}: red is more, blue is less.',
         data=[
             {
                 'type': 'heatmap',
@@ -68,12 +70,12 @@ def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
                     'ticktext': ['¼', '½', 'median', '2 times', '4 times'],
                     'thickness': 12,
                 },
-                'xgap': 1 if len(ranks) <= 64 else 0,
+                'xgap': 1,
                 'ygap': 1,
             }
         ],
         layout={
-            'xaxis': {'type': 'category', 'showticklabels': len(ranks) <= 64, 'title': {'text': 'ranks'}},
+            'xaxis': {'type': 'category', 'title': {'text': 'ranks'}},
             'yaxis': {'autorange': 'reversed', 'type': 'category'},
         },
         table=_spread(table, rows.tolist()),
