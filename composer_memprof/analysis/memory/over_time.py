@@ -10,7 +10,7 @@ import numpy as np
 from composer_memprof.analysis.memory.categories import CATEGORIES, categories
 from composer_memprof.analysis.memory.fragmentation import is_caching, reserved_over_time
 from composer_memprof.analysis.memory.lifetimes import lifetimes
-from composer_memprof.analysis.memory.timeline import extremes
+from composer_memprof.analysis.memory.timeline import extremes, since_first
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 
 
@@ -59,7 +59,7 @@ def categories_over_time(snapshot: Snapshot, history: DeviceHistory, spans: int)
     order = [code for code in steadiest.tolist() if sizes[code].any()]
     times = None
     if history.has_times:
-        times = np.concatenate([[0], np.maximum.accumulate(history.time_us) - history.time_us[0]])[moments]
+        times = since_first(history.time_us)[moments]
     return CategoriesOverTime(
         device=history.device,
         moments=moments,

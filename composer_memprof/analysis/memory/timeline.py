@@ -134,7 +134,7 @@ def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Alloc
         device=history.device,
         total=total,
         reserved=reserved_over_time(history) if is_caching(snapshot, history) else None,
-        time_us=_since_first(history.time_us) if history.has_times else None,
+        time_us=since_first(history.time_us) if history.has_times else None,
         peak=int(total.argmax()),
         blocks=_by_birth(history, lives, categories(snapshot, history, lives)),
         smaller=SmallerBlocks(0, 0, moments, none, none, np.zeros((1, len(moments)), dtype=np.int64)),
@@ -154,7 +154,7 @@ def sum_up_smaller(timeline: AllocationTimeline, lines: Lines, most_blocks: int)
     return dataclasses.replace(timeline, blocks=rows[chosen], smaller=smaller)
 
 
-def _since_first(times: np.ndarray) -> np.ndarray:
+def since_first(times: np.ndarray) -> np.ndarray:
     """The time of each moment. Times of different threads may step back; such a time takes the latest one before."""
     return np.concatenate([[0], np.maximum.accumulate(times) - times[0]])
 
