@@ -58,9 +58,7 @@ def push(
     """
     from composer_memprof.artifacts import push as pushing
 
-    if not folder.is_dir():
-        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
-        raise typer.Exit(2)
+    _check_is_folder(folder)
 
     def report(pushed: pushing.PushResult) -> None:
         if as_json:
@@ -90,9 +88,7 @@ def list_files(
     from composer_memprof.analysis.run import list_artifacts
     from composer_memprof.report.text.run_table import artifacts_table
 
-    if not folder.is_dir():
-        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
-        raise typer.Exit(2)
+    _check_is_folder(folder)
     artifacts = list_artifacts([folder], recursive=True)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(artifact) for artifact in artifacts], default=str))
@@ -100,3 +96,9 @@ def list_files(
         show(artifacts_table(artifacts, 'Files'))
     else:
         typer.echo(f'no manifest under {printable(str(folder))} lists a file')
+
+
+def _check_is_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        say(f'RUN_FOLDER {str(folder)!r} is not a directory')
+        raise typer.Exit(2)
