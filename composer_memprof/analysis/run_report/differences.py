@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -102,10 +101,8 @@ def rank_tables(figures: Sequence[Figures]) -> list[RankTable]:
 
 
 def _table(figures: list[Figures]) -> RankTable:
-    having: Counter[int] = Counter()
+    having = Counter(batch for batch, _ in {(each.batch, each.rank) for each in figures})
     last = {each.batch: place for place, each in enumerate(figures)}  # each rank's come as they were written
-    for batch, _ in {(each.batch, each.rank) for each in figures}:
-        having[batch] += 1
     batch = max(having, key=lambda batch: (having[batch], last[batch]))
     # Where ranks were saved at different batches, such as after a failure, each has its newest.
     newest = {each.rank: each for each in sorted(figures, key=lambda each: each.batch == batch)}
@@ -127,22 +124,22 @@ def _table(figures: list[Figures]) -> RankTable:
 
 def odd_ranks(table: RankTable) -> list[OddRank]:
     """The ranks whose total differs from the others', largest difference first; of times, each phase counts too."""
-    if len(table.ranks) < 2:
+    total = next((row for row, (group, _) in enumerate(table.names) if group == TOTAL), None)
+    if len(table.ranks) < 2 or total is None:
         return []
-    totals = [row for row, (group, _) in enumerate(table.names) if group == TOTAL][:1]
-    rows = totals + [row for row, (group, _) in enumerate(table.names) if group == PHASE and table.unit == 'seconds']
+    rows = [total] + [row for row, (group, _) in enumerate(table.names) if group == PHASE and table.unit == 'seconds']
     found: dict[int, tuple[float, OddRank]] = {}
     for row in rows:
-        for column, distance, middle in _odd_columns(table, row, table.values[totals[0]] if totals else None):
+        for column, distance, middle in _odd_columns(table, row, table.values[total]):
             # The first figure in which a rank is odd is told.
             found.setdefault(column, (distance, _odd_rank(table, row, column, middle)))
     return [odd for _, odd in sorted(found.values(), key=lambda each: -each[0])]
 
 
-def _odd_columns(table: RankTable, row: int, totals: Optional[np.ndarray]) -> list[tuple[int, float, float]]:
+def _odd_columns(table: RankTable, row: int, totals: np.ndarray) -> list[tuple[int, float, float]]:
     """The columns that are odd in a row: each with its distance from the median of the others, and that median."""
     values = table.values[row]
-    if np.count_nonzero(~np.isnan(values)) < 2 or totals is None:
+    if np.count_nonzero(~np.isnan(values)) < 2:
         return []
     middle = _median_of_others(values)
     distance = np.abs(values - middle)

@@ -124,7 +124,7 @@ def report_on_paths(paths: Sequence[tuple[Path, str]], named: Callable[[str], st
     given = [find_files([path], [name]) for path, name in paths]
     ranks = [rank for files in given for rank in {artifact.entry.rank for artifact in files.artifacts}]
     if len(ranks) == len(set(ranks)):
-        return report_on_run(find_files(*zip(*paths)), named)
+        return report_on_run(given[0] if len(given) == 1 else find_files(*zip(*paths)), named)
     if len(given) > 2:
         raise SnapshotError('report compares two runs; of more than two it can report on one after the other')
     before, after = (report_on_run(files, named) for files in given)
@@ -186,9 +186,7 @@ class _Reading:
         """Read an artifact, if its kind has figures. The artifacts of a rank come as they were written."""
         entry = artifact.entry
         kind = KINDS.get(entry.kind)
-        if kind is None:
-            return
-        if _OTHER_STAGE.search(entry.path):
+        if kind is None or _OTHER_STAGE.search(entry.path):
             return
         try:
             path = artifact.checked_path()
@@ -203,7 +201,7 @@ class _Reading:
         if figures is not None:
             self.figures.append(figures)
         if isinstance(content, SnapshotSummary):
-            self._take_summary(content, entry.rank, entry.batch)
+            self.summaries[entry.rank] = (entry.batch, content)
 
     def take_bare(self, number: int, path: Path, snapshots: dict[int, list[tuple[int, Path]]]) -> None:
         """Read a snapshot that no manifest lists. One that does not say its rank is not compared with others."""
@@ -221,10 +219,7 @@ class _Reading:
         figures = KINDS[_SUMMARY].figures(summary, key, batch) if rank is not None else None
         if figures is not None:
             self.figures.append(figures)
-        self._take_summary(summary, key, batch)
-
-    def _take_summary(self, summary: SnapshotSummary, rank: int, batch: int) -> None:
-        self.summaries[rank] = (batch, summary)
+        self.summaries[key] = (batch, summary)
 
 
 def _failed(summary: SnapshotSummary) -> bool:
