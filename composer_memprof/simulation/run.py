@@ -65,6 +65,38 @@ class Simulation:
         """What torch's allocator can have of each device, in bytes."""
         return self.device.total_memory - self.outside.bytes
 
+    def machine(self) -> dict[str, Any]:
+        """The values of :class:`SimulatedMachine`."""
+        return {
+            'gpu': self.device.key,
+            'total': self.device.total_memory,
+            'available': self.available,
+            'outside': dataclasses.asdict(self.outside),
+            'ranks': self.ranks or 1,
+            'rank': self.rank,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedMachine:
+    """What a command was run on, sizes in bytes.
+
+    Attributes:
+        gpu: the key of the device.
+        total: the device's memory.
+        available: of it, what torch's allocator can have.
+        outside: allowances for what lies outside of the allocator, by what they are for.
+        ranks: how many processes the one that runs stands among.
+        rank: which of them it is.
+    """
+
+    gpu: str
+    total: int
+    available: int
+    outside: dict[str, int]
+    ranks: int
+    rank: int
+
 
 @dataclasses.dataclass(frozen=True)
 class Need:
@@ -84,14 +116,10 @@ class Need:
 
 
 @dataclasses.dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(SimulatedMachine):
     """What a simulated command used, in bytes.
 
     Attributes:
-        gpu: the key of the device.
-        total: the device's memory.
-        available: of it, what torch's allocator can have.
-        outside: allowances for what lies outside of the allocator, by what they are for.
         processes: those that used a GPU, the one that reserved most first.
         lost: how many used one and ended without leaving their figures, as by a signal.
         exit_code: the command's.
@@ -102,12 +130,6 @@ class SimulationResult:
         need: of a command that did not fit, if it was asked for.
     """
 
-    gpu: str
-    total: int
-    available: int
-    outside: dict[str, int]
-    ranks: int
-    rank: int
     processes: list[ProcessPeaks]
     lost: int
     exit_code: int
@@ -155,12 +177,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         processes, lost = read_peaks(Path(temporary))
         lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
-        gpu=what.device.key,
-        total=what.device.total_memory,
-        available=what.available,
-        outside=dataclasses.asdict(what.outside),
-        ranks=what.ranks or 1,
-        rank=what.rank,
+        **what.machine(),
         processes=processes,
         lost=lost,
         exit_code=code,

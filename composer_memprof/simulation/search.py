@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 
-from composer_memprof.simulation.run import Simulation, simulate
+from composer_memprof.simulation.run import SimulatedMachine, Simulation, simulate
 
 #: In the command, where the number stands.
 PLACE = '{}'
@@ -36,27 +36,15 @@ class Tried:
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class Search(SimulatedMachine):
     """The end of a search.
 
     Attributes:
-        gpu: the key of the device.
-        total: the device's memory, in bytes.
-        available: of it, what torch's allocator can have.
-        outside: allowances for what lies outside of the allocator, by what they are for.
-        ranks: how many processes the one that runs stands among.
-        rank: which of them it is.
         most: the largest number that was allowed.
         largest: the largest number that fits; 0 if none does.
         tried: the runs, in the order of their numbers.
     """
 
-    gpu: str
-    total: int
-    available: int
-    outside: dict[str, int]
-    ranks: int
-    rank: int
     most: int
     largest: int
     tried: list[Tried]
@@ -97,12 +85,7 @@ def largest_that_fits(
         tried.append(_run(command, middle, what))
         low, high = (middle, high) if tried[-1].fits else (low, middle)
     return Search(
-        gpu=what.device.key,
-        total=what.device.total_memory,
-        available=what.available,
-        outside=dataclasses.asdict(what.outside),
-        ranks=what.ranks or 1,
-        rank=what.rank,
+        **what.machine(),
         most=most,
         largest=low,
         tried=sorted(tried, key=lambda each: each.number),

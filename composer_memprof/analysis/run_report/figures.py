@@ -25,8 +25,3 @@ class Figures:
     batch: int
     unit: str
     values: dict[str, dict[str, float]]
-
-    @property
-    def total(self) -> float:
-        """The first figure of the group ``'total'``."""
-        return next(iter(self.values[TOTAL].values()))
