@@ -23,9 +23,10 @@ import pytest
 from composer.core import Timestamp
 
 from composer_memprof.artifacts import uploading, writing
+from composer_memprof.artifacts.addresses import check_scheme
 from composer_memprof.artifacts.child import ReadAtFork, fork
 from composer_memprof.artifacts.containment import inside
-from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme
+from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.destinations import scheme_of
+from composer_memprof.artifacts.addresses import scheme_of
 from composer_memprof.artifacts.fetching import Store, temporary_folder
 from composer_memprof.artifacts.manifest import PATTERN
 

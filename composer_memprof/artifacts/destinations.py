@@ -6,7 +6,6 @@ No name may contain a credential, because names are written to manifests and log
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import threading
 from collections.abc import Mapping
@@ -19,11 +18,7 @@ import tenacity
 
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.numbering import before_suffix, counted
-from composer_memprof.messages import allowed_are
 
-_SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
-#: The extra of this package that installs a scheme's filesystem.
-_EXTRAS = {'s3': 's3', 's3a': 's3', 'gs': 'gcs', 'gcs': 'gcs', 'az': 'azure', 'abfs': 'azure', 'abfss': 'azure'}
 #: Errors after which another attempt is useless.
 _NOT_RETRIED = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
 _ATTEMPTS = 4
@@ -37,41 +32,6 @@ class Destination(Protocol):
 
     def upload(self, path: Path, name: str) -> str:
         """Upload ``path`` as ``name``, or the next name that is free, and return that name."""
-
-
-def scheme_of(name: str) -> Optional[str]:
-    """The scheme of an address, None if it has none.
-
-    >>> scheme_of('s3://bucket/key')
-    's3'
-    """
-    match = _SCHEME.match(name)
-    return match.group(1).lower() if match else None
-
-
-def check_scheme(name: str, parameter: str) -> None:
-    """Refuse an address that can't be reached from here.
-
-    Raises:
-        ValueError: if the scheme is unknown, its package is missing, or the address has credentials or several stores.
-    """
-    scheme = scheme_of(name)
-    if scheme is None:
-        return
-    known = sorted({*fsspec.available_protocols(), *_EXTRAS})
-    if '::' in name or (':' in name.split('/')[2].partition('@')[0] and '@' in name.split('/')[2]):
-        raise ValueError(
-            f'{parameter} must be the address of one store without credentials; give those in the environment, '
-            "fsspec's config or storage_options"
-        )
-    if scheme not in known:
-        raise ValueError(f'{parameter}={name!r}: {scheme}:// is unknown; {allowed_are(known, scheme)}')
-    try:
-        fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-        extra = _EXTRAS.get(scheme)
-        hint = f"pip install 'composer_memprof[{extra}]'" if extra else str(error)
-        raise ValueError(f'{parameter}={name!r}: {scheme}:// needs a package that is not installed: {hint}') from error
 
 
 class FsspecDestination:

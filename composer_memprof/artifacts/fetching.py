@@ -18,8 +18,8 @@ from typing import Any, Optional
 
 import fsspec
 
+from composer_memprof.artifacts.addresses import check_scheme
 from composer_memprof.artifacts.containment import inside
-from composer_memprof.artifacts.destinations import check_scheme
 from composer_memprof.messages import log_error, printable
 
 #: Keys under which filesystems give the time of a file's last change.

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.artifacts.addresses import check_scheme, scheme_of
 from composer_memprof.artifacts.containment import inside
-from composer_memprof.artifacts.destinations import FsspecDestination, check_scheme, scheme_of
+from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, locked_for_push, read_manifest

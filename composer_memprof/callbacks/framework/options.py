@@ -23,13 +23,8 @@ from typing import Any, NoReturn, Optional, TypedDict, TypeVar, Union
 
 from composer.loggers import Logger
 
-from composer_memprof.artifacts.destinations import (
-    Destination,
-    FsspecDestination,
-    LoggerDestination,
-    check_scheme,
-    scheme_of,
-)
+from composer_memprof.artifacts.addresses import check_scheme, scheme_of
+from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.messages import check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput

@@ -11,7 +11,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from composer_memprof.artifacts.destinations import FsspecDestination, scheme_of
+from composer_memprof.artifacts.addresses import scheme_of
+from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.names import Stamp, folder_of
 from composer_memprof.callbacks.framework import closing
 from composer_memprof.callbacks.framework.run_checks import check_writable
