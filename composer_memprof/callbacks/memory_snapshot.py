@@ -348,9 +348,9 @@ class MemorySnapshot(StagePhasedCallback):
 
 def _metrics_of(summary: SnapshotSummary) -> dict[str, int]:
     """The peak of the device that held most."""
-    if not summary.devices:
+    device = summary.largest_device
+    if device is None:
         return {}
-    device = max(summary.devices, key=lambda device: device.peak.bytes)
     metrics = {
         'allocated_peak_bytes': device.peak.bytes,
         'peak_batch': device.peak.batch,

@@ -175,7 +175,7 @@ class _Run(Callback):
 
     def outcome(self, seconds: float, out_of_memory: str = '') -> Outcome:
         report = report_on(read_snapshot(self._observer.snapshot(rank=0)))
-        peak = max((device.peak for device in report.devices), key=lambda peak: peak.bytes, default=None)
+        peak = None if report.largest_device is None else report.largest_device.peak
         peaks = device_peaks()
         modules = [] if peak is None else [Share(each.module, each.bytes) for each in peak.modules]
         flops = self._flops.result if self._flops is not None else None

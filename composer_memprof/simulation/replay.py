@@ -37,9 +37,9 @@ _SETTINGS = 'PYTORCH_CUDA_ALLOC_CONF'
 
 def with_replayed_advice(report: RunReport) -> RunReport:
     """The report with what each setting of the allocator frees found by a replay, where that can be done here."""
-    if report.lead is None or not any(each.setting for each in report.advice):
+    device = None if report.lead is None else report.lead.report.largest_device
+    if report.lead is None or device is None or not any(each.setting for each in report.advice):
         return report
-    device = max(report.lead.report.devices, key=lambda device: device.peak.bytes)
     try:
         snapshot = load_snapshot(report.lead.path)
         history = next(history for history in snapshot.devices if history.device == device.device)

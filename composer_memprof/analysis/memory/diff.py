@@ -158,18 +158,15 @@ def diff_of(
     left = {device.device: device for device in before.devices}
     right = {device.device: device for device in after.devices}
     pairs = [(number, number) for number in sorted(left.keys() & right.keys())]
-    if left and right and (not pairs or before.meta.rank != after.meta.rank):
-        pairs = [(_largest(before), _largest(after))]
+    largest = before.largest_device, after.largest_device
+    if largest[0] is not None and largest[1] is not None and (not pairs or before.meta.rank != after.meta.rank):
+        pairs = [(largest[0].device, largest[1].device)]
     notes = [
         f'Device {number} is only in the {which} snapshot.'
         for devices, side, which in ((left, 0, 'first'), (right, 1, 'second'))
         for number in sorted(devices.keys() - {pair[side] for pair in pairs})
     ]
     return [_device(rank, left[one], right[other]) for one, other in pairs], notes
-
-
-def _largest(report: SnapshotReport) -> int:
-    return max(report.devices, key=lambda device: device.peak.bytes).device
 
 
 def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> DeviceDiff:

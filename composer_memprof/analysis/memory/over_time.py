@@ -10,7 +10,7 @@ import numpy as np
 from composer_memprof.analysis.memory.categories import CATEGORIES, categories
 from composer_memprof.analysis.memory.fragmentation import is_caching, reserved_over_time
 from composer_memprof.analysis.memory.lifetimes import lifetimes
-from composer_memprof.analysis.memory.timeline import extremes, since_first
+from composer_memprof.analysis.memory.timeline import extremes, since_first, sums_over_time
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 
 
@@ -51,10 +51,7 @@ def categories_over_time(snapshot: Snapshot, history: DeviceHistory, spans: int)
     total = lives.allocated()
     moments = extremes(total, spans)
     category = categories(snapshot, history, lives).category
-    change = np.zeros((len(CATEGORIES), len(moments) + 1), dtype=np.int64)
-    np.add.at(change, (category, np.searchsorted(moments, lives.start + 1)), lives.size)
-    np.subtract.at(change, (category, np.searchsorted(moments, lives.freed + 1)), lives.size)
-    sizes = np.cumsum(change, axis=1)[:, :-1]
+    sizes = sums_over_time(category, len(CATEGORIES), lives.start + 1, lives.freed + 1, lives.size, moments)
     steadiest = np.lexsort((-sizes.max(axis=1), -sizes.min(axis=1)))
     order = [code for code in steadiest.tolist() if sizes[code].any()]
     times = None

@@ -114,6 +114,11 @@ class SnapshotReport:
     ended_out_of_memory: bool = False
     span: Optional[TimeSpan] = None
 
+    @property
+    def largest_device(self) -> Optional[DeviceReport]:
+        """The device with the largest peak; None if nothing was recorded."""
+        return max(self.devices, key=lambda device: device.peak.bytes, default=None)
+
 
 def report_on(snapshot: Snapshot, span: Optional[TimeSpan] = None) -> SnapshotReport:
     """Analyze a snapshot.

@@ -125,6 +125,16 @@ class SnapshotSummary:
     version: int = VERSION
     settings: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def largest_device(self) -> Optional[DeviceSummary]:
+        """The device with the largest peak; None if nothing was recorded."""
+        return max(self.devices, key=lambda device: device.peak.bytes, default=None)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest peak of any device; 0 if nothing was recorded."""
+        return 0 if self.largest_device is None else self.largest_device.peak.bytes
+
     def as_dict(self) -> dict[str, Any]:
         """As in the file."""
         return dataclasses.asdict(self)

@@ -154,6 +154,25 @@ def sum_up_smaller(timeline: AllocationTimeline, lines: Lines, most_blocks: int)
     return dataclasses.replace(timeline, blocks=rows[chosen], smaller=smaller)
 
 
+def sums_over_time(
+    curve: np.ndarray, curves: int, born: np.ndarray, died: np.ndarray, size: np.ndarray, moments: np.ndarray
+) -> np.ndarray:
+    """The bytes of each curve's blocks that are allocated at each of ``moments``, as int64, a row for each curve.
+
+    Args:
+        curve (ndarray): of each block, from 0 to ``curves`` - 1.
+        curves (int): number of curves.
+        born (ndarray): the moment of each block from which on it is allocated.
+        died (ndarray): the first moment at which it is not.
+        size (ndarray): of each block.
+        moments (ndarray): ascending.
+    """
+    change = np.zeros((curves, len(moments) + 1), dtype=np.int64)
+    np.add.at(change, (curve, np.searchsorted(moments, born)), size)
+    np.subtract.at(change, (curve, np.searchsorted(moments, died)), size)
+    return np.cumsum(change, axis=1)[:, :-1]
+
+
 def since_first(times: np.ndarray) -> np.ndarray:
     """The time of each moment. Times of different threads may step back; such a time takes the latest one before."""
     return np.concatenate([[0], np.maximum.accumulate(times) - times[0]])
@@ -194,16 +213,13 @@ def _sums(rows: np.ndarray, lines: Lines, moments: np.ndarray, peak: int) -> Sma
     largest = largest[at_peak[largest] > 0]
     curve = np.full(len(at_peak), len(largest))
     curve[largest] = np.arange(len(largest))
-    change = np.zeros((len(largest) + 1, len(moments) + 1), dtype=np.int64)
-    np.add.at(change, (curve[group], np.searchsorted(moments, rows['born'])), rows['size'])
-    np.subtract.at(change, (curve[group], np.searchsorted(moments, rows['died'])), rows['size'])
     return SmallerBlocks(
         blocks=len(rows),
         largest=int(rows['size'].max(initial=0)),
         moments=moments,
         lines=(largest // kinds).astype(np.int32),
         categories=(largest % kinds).astype(np.int32),
-        sizes=np.cumsum(change, axis=1)[:, :-1],
+        sizes=sums_over_time(curve[group], len(largest) + 1, rows['born'], rows['died'], rows['size'], moments),
     )
 
 

@@ -68,9 +68,8 @@ def advice(
         ranks (Sequence[int]): all ranks of the run.
     """
     found: list[Advice] = []
-    device: Optional[DeviceReport] = None
-    if lead is not None and lead.devices:
-        device = max(lead.devices, key=lambda device: device.peak.bytes)
+    device = None if lead is None else lead.largest_device
+    if lead is not None and device is not None:
         found += _of_allocator(device, lead.settings)
         found += _of_peak(device)
         found += _of_recording(lead)

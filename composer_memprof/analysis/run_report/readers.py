@@ -132,9 +132,9 @@ def _json(kind: type) -> Callable[[Path], Any]:
 
 
 def _of_snapshot(summary: SnapshotSummary) -> dict[str, dict[str, float]]:
-    if not summary.devices:
+    device = summary.largest_device
+    if device is None:
         return {}
-    device = max(summary.devices, key=lambda device: device.peak.bytes)
     return {
         TOTAL: {'peak': device.peak.bytes},
         CATEGORY: dict(device.categories),

@@ -261,7 +261,7 @@ def _lead(
 ) -> Optional[LeadSnapshot]:
     by_peak = sorted(
         reading.summaries,
-        key=lambda rank: -max((device.peak.bytes for device in reading.summaries[rank][1].devices), default=0),
+        key=lambda rank: -reading.summaries[rank][1].peak_bytes,
     )
     wanted = [*(each.rank for each in failures), *by_peak]
     for rank in dict.fromkeys([*wanted, *sorted(snapshots)]):
@@ -278,8 +278,8 @@ def _lead(
 def _lead_of(rank: int, path: Path, snapshot: Snapshot) -> LeadSnapshot:
     report = report_on(snapshot)
     over_time = None
-    if report.devices:
-        device = max(report.devices, key=lambda device: device.peak.bytes).device
+    if report.largest_device is not None:
+        device = report.largest_device.device
         history = next(history for history in snapshot.devices if history.device == device)
         over_time = categories_over_time(snapshot, history, _SPANS)
     return LeadSnapshot(rank, path, report, over_time)

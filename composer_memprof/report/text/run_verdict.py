@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import Failure, RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.amounts import amount
-from composer_memprof.vocabulary import CATEGORY_LABELS
+from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
 
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
 _ODD, _LISTED = 3, 8
@@ -202,21 +203,20 @@ def _times(difference: Difference) -> str:
 
 
 def _peaks(report: RunReport) -> Iterator[Sentence]:
+    totals = {rank: summary.peak_bytes for rank, summary in report.summaries.items()}
     if report.lead is not None:
-        for device in sorted(report.lead.report.devices, key=lambda device: -device.peak.bytes)[:1]:
+        device = report.lead.report.largest_device
+        if device is not None:
             yield Sentence('peak', _peak(device, report, report.lead.rank) + _leading(device))
-    else:
-        devices = [(rank, device) for rank, summary in report.summaries.items() for device in summary.devices]
-        for rank, largest in sorted(devices, key=lambda found: -found[1].peak.bytes)[:1]:
+    elif totals:
+        rank = max(totals, key=lambda rank: totals[rank])
+        largest = report.summaries[rank].largest_device
+        if largest is not None:
             yield Sentence('peak', _peak(largest, report, rank) + _leading_in_summary(largest))
-    totals = [
-        max((device.peak.bytes for device in summary.devices), default=0) for summary in report.summaries.values()
-    ]
-    if len(totals) > 1 and max(totals) > _ALIKE * min(totals):
-        yield Sentence(
-            'peak',
-            f'Over {count_of(len(totals), _noun(report))} the peak is {human_bytes(min(totals))} to {human_bytes(max(totals))}.',
-        )
+    least, most = min(totals.values(), default=0), max(totals.values(), default=0)
+    if most > _ALIKE * least:
+        count = count_of(len(totals), _noun(report))
+        yield Sentence('peak', f'Over {count} the peak is {human_bytes(least)} to {human_bytes(most)}.')
 
 
 def _peak(device: DeviceReport | DeviceSummary, report: RunReport, rank: int) -> str:
@@ -298,15 +298,16 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
     parts = []
     used = [file.mfu for file in report.contents.get('flops', {}).values() if file.mfu is not None]
     if used:
-        parts.append(f'model FLOPs utilization (MFU) is {100 * sum(used) / len(used):.1f} %')
+        parts.append(f'model FLOPs utilization (MFU) is {100 * statistics.median(used):.1f} %')
     times = report.contents.get('step_times', {})
-    medians = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
-    if medians:
-        parts.append(f'the median batch takes {amount(max(medians), "seconds")}')
-        waiting = max(file.share.get('dataloader', 0.0) for file in times.values())
+    batches = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
+    if batches:
+        parts.append(f'the median batch takes {amount(statistics.median(batches), "seconds")}')
+        waiting = statistics.median(file.share.get(DATALOADER, 0.0) for file in times.values())
         parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
     if parts:
-        yield Sentence('speed', f'{_capital(_joined(parts))}.')
+        of_ranks = ' These are medians of the ranks.' if max(len(used), len(batches)) > 1 else ''
+        yield Sentence('speed', f'{_capital(_joined(parts))}.{of_ranks}')
 
 
 def _files(report: RunReport) -> Iterator[Sentence]:

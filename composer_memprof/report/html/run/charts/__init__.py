@@ -46,7 +46,7 @@ def charts_of(report: RunReport) -> Iterator[Chart]:
             'bytes',
         )
     elif lead is not None:
-        device = max(lead.report.devices, key=lambda device: device.peak.bytes, default=None)
+        device = lead.report.largest_device
         if device is not None and any(share.module for share in device.peak.modules):
             held = {share.module: share.bytes for share in device.peak.modules if share.module}
             yield module_tree(
