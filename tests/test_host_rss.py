@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from composer_memprof import HostRSS
 from composer_memprof.analysis.run_report.host_file import read_host_file, read_host_summary
 from composer_memprof.analysis.typed_json import FormatError
+from composer_memprof.cgroup import Cgroup
 from composer_memprof.messages import MemprofWarning
-from composer_memprof.recorders.host.cgroup import Cgroup
 from composer_memprof.recorders.host.processes import ProcessReader, child_pids, process_details
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder, WriteError
 from composer_memprof.recorders.host.sampler import Sampler

@@ -15,14 +15,15 @@ ROOT = Path(__file__).parent.parent / 'composer_memprof'
 #: What each top-level package or module may import, besides itself. None imports one that is below it in this table.
 ROOMS = {
     'vocabulary': set(),
+    'cgroup': set(),
     'signals': set(),
     'messages': {'vocabulary'},
     'examples': {'messages'},
     'terminal': {'messages', 'vocabulary'},
     'simulated_gpu': {'messages'},
     'schedule': {'messages', 'vocabulary'},
-    'recorders': {'messages', 'signals', 'simulated_gpu', 'vocabulary'},
-    'artifacts': {'messages', 'signals', 'simulated_gpu', 'vocabulary'},
+    'recorders': {'cgroup', 'messages', 'signals', 'simulated_gpu', 'vocabulary'},
+    'artifacts': {'cgroup', 'messages', 'signals', 'simulated_gpu', 'vocabulary'},
     'analysis': {'artifacts', 'messages', 'recorders', 'vocabulary'},
     'report': {'analysis', 'artifacts', 'messages', 'recorders', 'simulated_gpu', 'vocabulary'},
     'callbacks': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'schedule', 'signals', 'vocabulary'},

@@ -65,7 +65,7 @@ class RunResult:
 
 
 def list_artifacts(folders: Iterable[Path], recursive: bool = False, as_written: bool = False) -> list[Artifact]:
-    """The files that manifests in ``folders`` list, without removed ones, in order of batch and rank.
+    """The files that manifests in ``folders`` list, without removed and skipped ones, in order of batch and rank.
 
     Args:
         folders (Iterable[Path]): where the manifests are.
@@ -81,7 +81,7 @@ def list_artifacts(folders: Iterable[Path], recursive: bool = False, as_written:
         for manifest in find_manifests(folder)
         if recursive or manifest.parent == folder
         for entry in read_manifest(manifest)
-        if entry.status != 'removed'
+        if entry.status not in ('removed', 'skipped')
     ]
     return artifacts if as_written else sorted(artifacts, key=lambda found: (found.entry.batch, found.entry.rank))
 

@@ -1,47 +1,38 @@
 """Runs work in a forked child: work that computes, and on a thread would slow the training loop down.
 
-The child has a copy of the recorded data as it is at the fork.
+The child has a copy of the recorded data as it is at the fork. What it does there stands in ``child_work``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
+import math
 import os
 import select
 import signal
 import sys
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from composer_memprof.artifacts import child_work
+from composer_memprof.artifacts.child_work import DONE, ERROR, READY, RESULT, ReadAtFork, Work
 from composer_memprof.artifacts.exiting import exiting
+from composer_memprof.artifacts.progress import Progress
 from composer_memprof.signals import STOPPING
 
-#: A child that takes longer than this is stuck.
-CHILD_TIMEOUT_S = 120.0
-#: How long a child waits for its turn.
-_TURN_TIMEOUT_S = 600.0
-#: A child writes _READY when it got its locks. One that does not within the timeout is replaced, in _ATTEMPTS forks.
-_READY, _READY_TIMEOUT_S, _ATTEMPTS = b'ready\n', 0.25, 4
-
-
-@dataclass(frozen=True)
-class ReadAtFork:
-    """Data that a child must read at once, because it will change.
-
-    Args:
-        read (Callable): reads the data and keeps it for the work that follows.
-        try_locks (Callable): takes and releases every lock that ``read`` takes. If another thread holds a lock at the
-            fork, that lock is never released in the child.
-    """
-
-    read: Callable[[], object]
-    try_locks: Callable[[], object]
+#: A child that uses no CPU time and moves no bytes for this long is stuck.
+STUCK_S = 120.0
+#: How often the parent looks for progress.
+_LOOK_EVERY_S = 1.0
+#: A child that has to get locks says so once it has them. One that does not within the timeout is replaced, in _ATTEMPTS
+#: forks.
+_READY_TIMEOUT_S, _ATTEMPTS = 0.25, 4
+#: The tokenizers library warns at each fork, unless this is set.
+_TOKENIZERS = 'TOKENIZERS_PARALLELISM'
 
 
 @dataclass
@@ -52,41 +43,67 @@ class Child:
         pid (int): its process id.
         pipe (int): descriptor from which its results are read.
         turn (int, optional): descriptor to write to when it is the turn of a child that waits.
+
+    Attributes:
+        failure (str): how it ended before its work was done, ``''`` if it was done; known after :meth:`results`.
+        traceback (str): of the error that ended it.
     """
 
     pid: int
     pipe: int
     turn: Optional[int] = None
+    failure: str = field(default='', init=False)
+    traceback: str = field(default='', init=False)
 
     def is_ready(self) -> bool:
         """True if it got its locks: it writes that very soon or never."""
         poll = select.poll()
         poll.register(self.pipe, select.POLLIN)
-        return bool(poll.poll(1000 * _READY_TIMEOUT_S)) and os.read(self.pipe, len(_READY)) == _READY
+        return bool(poll.poll(1000 * _READY_TIMEOUT_S)) and os.read(self.pipe, len(READY)) == READY
 
-    def results(self, timeout: float) -> list[Any]:
-        """Wait for what the child's function yields, through JSON. After ``timeout`` seconds the child is killed.
+    def results(self, timeout: float = math.inf) -> list[Any]:
+        """Wait for what the child's function yields, through JSON.
 
-        Gives a child that waits its turn. The list is shorter if the child died.
+        Gives a child that waits its turn. A child that is stuck, or takes longer than ``timeout`` seconds, is killed. The
+        list is shorter if the child did not reach the end of its work; ``failure`` then says why.
         """
         self._give_turn()
+        try:
+            lines = self._read_lines(timeout)
+        finally:
+            status = self._reap()
+        documents = [json.loads(line) for line in lines]
+        errors = [document[ERROR] for document in documents if ERROR in document]
+        if errors:
+            self.traceback = errors[0]
+            self.failure = errors[0].splitlines()[-1]
+        elif not self.failure and status is not None and os.WIFSIGNALED(status):
+            self.failure = _named_signal(os.WTERMSIG(status))
+        elif not self.failure and not any(DONE in document for document in documents):
+            self.failure = 'it ended'
+        return [document[RESULT] for document in documents if RESULT in document]
+
+    def _read_lines(self, timeout: float) -> list[bytes]:
         deadline = time.monotonic() + timeout
+        progress = Progress(self.pid, STUCK_S)
         chunks: list[bytes] = []
         poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self.pipe, select.POLLIN)
-        try:
-            while True:
-                if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
-                    os.kill(self.pid, signal.SIGKILL)
-                    break
+        while not self.failure:
+            left = deadline - time.monotonic()
+            if poll.poll(1000 * max(0.0, min(left, _LOOK_EVERY_S))):
                 chunk = os.read(self.pipe, 1 << 16)
                 if not chunk:
                     break
                 chunks.append(chunk)
-        finally:
-            self._reap()
+            elif left <= 0:
+                self.failure = f'it took longer than {timeout:g} s'
+            elif progress.is_stuck():
+                self.failure = f'it was stuck for {STUCK_S:g} s'
+        if self.failure:
+            os.kill(self.pid, signal.SIGKILL)
         *lines, _ = b''.join(chunks).split(b'\n')
-        return [json.loads(line) for line in lines]
+        return lines
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -101,13 +118,19 @@ class Child:
                 os.write(turn, b'.')
             os.close(turn)
 
-    def _reap(self) -> None:
+    def _reap(self) -> Optional[int]:
+        """Returns the exit status, if nobody else has taken it."""
         os.close(self.pipe)
-        try:
-            os.waitpid(self.pid, 0)
-        except ChildProcessError:  # other code in this process has reaped it
-            pass
         _children.discard(self.pid)
+        try:
+            return os.waitpid(self.pid, 0)[1]
+        except ChildProcessError:  # other code in this process has reaped it
+            return None
+
+
+def _named_signal(number: int) -> str:
+    name = signal.strsignal(number) or f'signal {number}'
+    return f'{name}, perhaps because memory ran out' if number == signal.SIGKILL else name
 
 
 #: Process ids of the running children.
@@ -119,88 +142,78 @@ def is_own_child(pid: int) -> bool:
     return pid in _children
 
 
-def fork(function: Callable[[], Iterable[Any]], read_at_fork: Optional[ReadAtFork] = None) -> Optional[Child]:
+def fork(
+    function: Callable[[], Iterable[Any]],
+    read_at_fork: Optional[ReadAtFork] = None,
+    *,
+    in_turn: bool = False,
+    in_background: bool = True,
+    keep: Collection[int] = (),
+) -> Optional[Child]:
     """Run ``function`` in a forked child. Returns None if that is not possible; the caller then runs it itself.
 
     The child may read all memory, must not use a device, and runs no exit handlers.
 
     Args:
         function (Callable): yields the values that :meth:`Child.results` returns.
-        read_at_fork (ReadAtFork, optional): read first; ``function`` then waits for :meth:`Child.results`. A child that
-            can't get its locks is killed, and another one is forked.
+        read_at_fork (ReadAtFork, optional): read first, by a child that waits its turn. A child that can't get its locks
+            is killed, and another one is forked.
+        in_turn (bool): ``function`` waits for :meth:`Child.results`, or for the parent's death.
+        in_background (bool): it gives way to everything else that runs. False if the training waits for it.
+        keep (Collection[int]): descriptors that it needs; the others are closed in it.
     """
     if sys.platform != 'linux' or exiting():
         return None
+    work = Work(function, read_at_fork, in_turn or read_at_fork is not None, in_background, frozenset(keep))
     if read_at_fork is None:
-        return _fork(function, None)
+        return _fork(work)
     for _ in range(_ATTEMPTS):
-        child = _fork(function, read_at_fork)
+        child = _fork(work)
         if child is None or child.is_ready():
             return child
         child.kill()
     return None
 
 
-def _fork(function: Callable[[], Iterable[Any]], read_at_fork: Optional[ReadAtFork]) -> Optional[Child]:
+def _fork(work: Work) -> Optional[Child]:
     pipes: list[int] = []
     # Until the child ignores these signals, they would run the parent's handlers in it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         pipes += os.pipe()
-        if read_at_fork is not None:
+        if work.in_turn:
             pipes += os.pipe()
-        with warnings.catch_warnings():
+        results_read, results_write, *turn = pipes
+        if work.read_at_fork is not None:
+            work.read_at_fork.try_locks()  # waits for a thread that holds one: the child then nearly always gets them
+        with warnings.catch_warnings(), _quiet_tokenizers():
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
-            if read_at_fork is not None:
-                read_at_fork.try_locks()  # waits for a thread that holds one: the child then nearly always gets them
             pid = os.fork()
         if not pid:
-            _run_child(function, read_at_fork, pipes)
+            child_work.run(work, results_write, turn[:1])
     except (OSError, RuntimeError):  # out of memory, files or processes; a device error
         for end in pipes:
             os.close(end)
         return None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    results_read, results_write, *turn = pipes
-    os.close(results_write)
-    for end in turn[:1]:
+    for end in (results_write, *turn[:1]):
         os.close(end)
     _children.add(pid)
     return Child(pid, results_read, turn[1] if turn else None)
 
 
-def _run_child(function: Callable[[], Iterable[Any]], read_at_fork: Optional[ReadAtFork], pipes: list[int]) -> None:
-    """Never returns."""
+@contextlib.contextmanager
+def _quiet_tokenizers() -> Iterator[None]:
+    """The tokenizers library has a handler of forks, which warns on stderr unless its variable is set.
+
+    It is set only now: the user's own children are still warned.
+    """
+    if 'tokenizers' not in sys.modules or _TOKENIZERS in os.environ:
+        yield
+        return
+    os.environ[_TOKENIZERS] = 'false'
     try:
-        # A launcher that stops the job signals the child too, which must still write its files.
-        for number in STOPPING:
-            signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(CHILD_TIMEOUT_S))  # without a parent nothing else ends a stuck child
-        gc.disable()  # a collection would write to, and so copy, the parent's pages
-        if read_at_fork is not None:
-            read_at_fork.try_locks()
-            os.write(pipes[1], _READY)
-        os.nice(10)
-        if read_at_fork is not None:
-            read_at_fork.read()
-            _wait_for_turn(*pipes[2:])
-        with os.fdopen(pipes[1], 'wb') as out:
-            for result in function():
-                with contextlib.suppress(BrokenPipeError):  # the parent was killed, but the files are still wanted
-                    out.write(json.dumps(result).encode() + b'\n')
-                    out.flush()
-    except BaseException:
-        os.write(2, f'composer_memprof: {traceback.format_exc()}'.encode())
+        yield
     finally:
-        os._exit(0)
-
-
-def _wait_for_turn(turn_read: int, turn_write: int) -> None:
-    """Wait until the parent gives the turn, or dies."""
-    os.close(turn_write)  # else the parent's death would not end the read
-    signal.alarm(int(_TURN_TIMEOUT_S))
-    os.read(turn_read, 1)
-    signal.alarm(int(CHILD_TIMEOUT_S))
+        del os.environ[_TOKENIZERS]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
@@ -72,9 +72,15 @@ class ArtifactFolder:
     def free_number(self, files: Sequence[ArtifactFile]) -> int:
         """The first number that is free for all ``files``, so that a window's files have the same one."""
         number = 1
-        while not self.overwrite and any((self.path / file.name(number)).exists() for file in files):
+        while not self.overwrite and any(self._exists(file, number) for file in files):
             number += 1
         return number
+
+    def _exists(self, file: ArtifactFile, number: int) -> bool:
+        try:
+            return (self.path / file.name(number)).exists()
+        except (ValueError, OSError):  # it can't have that name, which its own writing will tell
+            return False
 
     def publish(self, file: ArtifactFile, source: Path, number: int) -> NumberedName:
         """Rename ``source``, a complete file, to its name, or the next one that is free."""
@@ -125,6 +131,11 @@ class ArtifactFolder:
 
     def removed_entry(self, file: ArtifactFile, name: NumberedName) -> Entry:
         return self._entry(file, name.name, 'removed')
+
+    def skipped_entry(self, file: ArtifactFile, reason: str) -> Entry:
+        """The entry of a window that was left out. Its path is that of no file."""
+        unwritten = replace(file, stamp=replace(file.stamp, mark=f'{file.stamp.mark}.skipped'))
+        return replace(self._entry(unwritten, unwritten.name(1), 'skipped'), reason=reason)
 
     def _entry(
         self,

@@ -24,8 +24,10 @@ try:
 except ImportError:  # not on this platform: `push` then can't tell that a run is alive
     fcntl = None  # type: ignore[assignment]
 
-Status = Literal['open', 'saved', 'uploaded', 'failed', 'removed']
+Status = Literal['open', 'saved', 'uploaded', 'failed', 'removed', 'skipped']
 PATTERN = 'rank*.manifest.jsonl'
+#: Keys that a line has only if there is something to say.
+_OPTIONAL = ('simulated', 'reason')
 #: A manifest that was written to in these last seconds is of a run that goes on.
 _FRESH_S = 5.0
 
@@ -44,8 +46,10 @@ class Entry:
         run_name (str): of the run.
         epoch (int): at which it was saved.
         batch (int): at which it was saved.
-        status (str): ``open`` (it grows), ``saved``, ``uploaded``, ``failed`` or ``removed``.
+        status (str): ``open`` (it grows), ``saved``, ``uploaded``, ``failed``, ``removed``, or ``skipped`` (a window that
+            was left out; there is no such file).
         simulated (str, optional): the simulated GPU that it was recorded on; the line has no such key for a real one.
+        reason (str, optional): why it was skipped; only those lines have the key.
     """
 
     kind: str
@@ -59,12 +63,14 @@ class Entry:
     batch: int
     status: Status
     simulated: Optional[str] = field(default_factory=simulated_device)
+    reason: Optional[str] = None
 
     def as_dict(self) -> dict[str, Any]:
         """As the line has it."""
         values = asdict(self)
-        if self.simulated is None:
-            del values['simulated']
+        for name in _OPTIONAL:
+            if values[name] is None:
+                del values[name]
         return values
 
 
@@ -102,6 +108,11 @@ class Manifest:
         """Create the file, and take the lock that marks a running job."""
         with self._lock:
             self._descriptor()
+
+    @property
+    def descriptor(self) -> Optional[int]:
+        """Of the open file, with the lock. A forked child that writes for the run keeps it."""
+        return self._file
 
     def _descriptor(self) -> int:
         if self._file is None:
@@ -188,15 +199,15 @@ def read_manifest(path: Path) -> list[Entry]:
 def _parse(line: str) -> Optional[Entry]:
     try:
         record: Any = json.loads(line)
-        given = {field.name: record[field.name] for field in fields(Entry) if field.name != 'simulated'}
-        entry = Entry(**given, simulated=record.get('simulated'))
+        given = {field.name: record[field.name] for field in fields(Entry) if field.name not in _OPTIONAL}
+        entry = Entry(**given, **{name: record.get(name) for name in _OPTIONAL})
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     texts = (entry.kind, entry.path, entry.run_name, entry.status)
     numbers = (entry.rank, entry.epoch, entry.batch)
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
         return None
-    if any(text is not None and not isinstance(text, str) for text in (entry.remote, entry.simulated)):
+    if any(text is not None and not isinstance(text, str) for text in (entry.remote, entry.simulated, entry.reason)):
         return None
     return entry
 

@@ -5,24 +5,26 @@ Nearly all of it happens off the training thread: writing in a forked child, wai
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.artifacts.child import ReadAtFork
+from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.growing_file import GrowingFile
+from composer_memprof.artifacts.left_out import LeftOut
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.uploading import Uploader
-from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, fork_next_writer
+from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, fork_next_writer, hand_over_windows
 from composer_memprof.messages import log_error
 
-__all__ = ['ArtifactStore', 'GrowingFile', 'OnSaved', 'Part', 'fork_next_writer']
+__all__ = ['ArtifactStore', 'GrowingFile', 'OnSaved', 'Part', 'fork_next_writer', 'hand_over_windows']
 
 #: Called with the paths of a window's files by kind.
 OnSaved = Callable[[dict[str, Path]], None]
@@ -43,6 +45,7 @@ class ArtifactStore:
         destination (Destination, optional): where they are uploaded.
         overwrite (bool): replace files of the same name; otherwise a new file gets ``.2``, ``.3``, …
         keep (int): how many windows' files stay on this disk once they are uploaded; -1 for all.
+        waits_for_room (bool): a window for which there is no room holds the training up; otherwise it is left out.
         on_failure (Callable, optional): called when nothing can be written to the folder any more.
         on_removed (Callable, optional): called with the paths of each window that ``keep`` removed.
     """
@@ -55,6 +58,7 @@ class ArtifactStore:
         *,
         overwrite: bool = False,
         keep: int = -1,
+        waits_for_room: bool = False,
         on_failure: Optional[Callable[[BaseException], None]] = None,
         on_removed: Optional[Callable[[list[Path]], None]] = None,
     ) -> None:
@@ -65,6 +69,8 @@ class ArtifactStore:
         self._failures = Failures(self.folder, on_failure)
         self._windows = KeptWindows(self._files, keep, on_removed)
         self._writer = Writer(self._files, self._failures)
+        self._waits_for_room = waits_for_room
+        self._left_out = LeftOut()
         self._uploader = Uploader(self._files, self._windows, self._failures)
 
     def save(
@@ -86,6 +92,7 @@ class ArtifactStore:
             read_at_fork (ReadAtFork, optional): data that must be read now. The child is forked and reads it at once;
                 it writes after the windows before it.
         """
+        self._left_out.count_taken(parts[0].kind)
         self._writer.write(
             parts,
             stamp,
@@ -94,14 +101,33 @@ class ArtifactStore:
             read_at_fork=read_at_fork,
         )
 
-    def has_room(self) -> bool:
-        """True if another window can be written soon; otherwise do not record it."""
-        return self._writer.has_room()
+    def why_no_room(self) -> Optional[str]:
+        """Why no further window should be recorded now; None: there is room. Ask before each."""
+        return self._writer.why_no_room(self._waits_for_room)
+
+    def leave_out(self, part: Part, stamp: Stamp, reason: str, *, was_taken: bool = False) -> None:
+        """A window is not recorded, or not written; ``part`` would have been its main file. It is listed as skipped."""
+        self._left_out.add(part.kind, reason, was_taken=was_taken)
+        self.list_skipped(part, stamp, reason)
+
+    def list_skipped(self, part: Part, stamp: Stamp, reason: str) -> None:
+        """As :meth:`leave_out`, for a window of which another warning tells."""
+        file = part.file_in(self._files, stamp)
+        self._writer.run(lambda: self._files.record(self._files.skipped_entry(file, reason)))
+
+    def warn_of_left_out(self) -> None:
+        """One warning that counts the windows left out since the last call."""
+        self._left_out.warn()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until what was handed over is written. True: it is."""
+        return self._writer.wait(Deadline(timeout, if_leaving=timeout))
 
     def grow(
         self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False, naming: Optional[Naming] = None
     ) -> GrowingFile:
         """A file that is listed as ``open``. If the run is killed, what was written to it stays."""
+        self._left_out.count_taken(kind)
         return GrowingFile(self._files, self._writer, self._keep, kind, suffix, stamp, compress=compress, naming=naming)
 
     def count_files(self) -> int:
@@ -118,6 +144,7 @@ class ArtifactStore:
         self._closed = True
         try:
             self._wait(timeout)
+            self._left_out.warn()
             self._uploader.leave_to_push(timeout)
         finally:
             self._files.manifest.release()
@@ -157,6 +184,9 @@ class ArtifactStore:
     ) -> None:
         """Report the parts of a window that failed; upload and keep the others."""
         window = WindowFiles()
+        if written[0].why_skipped:
+            self.leave_out(parts[0], stamp, written[0].why_skipped, was_taken=True)
+            return
         for part, result in zip(parts, written):
             if result.folder_is_lost:
                 raise OSError(result.error)
@@ -173,9 +203,10 @@ class ArtifactStore:
             self._windows.remove_old()
 
     def _report_failed(self, part: Part, stamp: Stamp, error: str) -> None:
-        entry = self._files.failed_entry(part.file_in(self._files, stamp))
-        if not (self.folder / entry.path).exists():  # else an earlier file has that name, and its entry must stay last
-            self._files.record(entry)
+        with contextlib.suppress(ValueError):  # there is no path that it could be listed under
+            entry = self._files.failed_entry(part.file_in(self._files, stamp))
+            if not _exists(self.folder / entry.path):  # else that is an earlier file's, and its entry must stay last
+                self._files.record(entry)
         # After the entry: if that can't be written either, the warning is about the whole folder.
         self._failures.warn_once(
             part.kind, f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written: {error}'
@@ -190,3 +221,10 @@ class ArtifactStore:
             self._failures.warn_once(
                 'on_saved', f'{names} could not be processed after saving: {type(error).__name__}: {error}'
             )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long
+        return False

@@ -10,7 +10,7 @@ import collections
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 from composer_memprof.artifacts.exiting import Deadline, exiting
@@ -25,11 +25,17 @@ class Job:
         run (Callable): the work; it handles its own errors.
         owner (object): whose jobs :meth:`WorkerThread.wait` waits for.
         prepare (Callable, optional): called before it, on the thread that calls :meth:`WorkerThread.prepare_next`.
+        takes_room (bool): it holds data until it is done, so that few may wait.
     """
 
     run: Callable[[], None]
     owner: object
     prepare: Optional[Callable[[], object]] = None
+    takes_room: bool = True
+    is_ready: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_ready = self.prepare is None
 
 
 class WorkerThread:
@@ -40,7 +46,7 @@ class WorkerThread:
 
     Args:
         name (str): of the thread.
-        capacity (int): how many jobs fit, the running one included.
+        capacity (int): how many jobs that take room fit, the running one included.
     """
 
     def __init__(self, name: str, capacity: int) -> None:
@@ -70,10 +76,15 @@ class WorkerThread:
             thread.join(timeout=1)
 
     def has_room(self, owner: Optional[object] = None) -> bool:
-        """True if another job fits. An ``owner`` without jobs may always add one."""
-        if len(self._jobs) < self.capacity:
+        """True if another job that takes room fits. An ``owner`` without such jobs may always add one."""
+        jobs = [job for job in list(self._jobs) if job.takes_room]
+        if len(jobs) < self.capacity:
             return True
-        return owner is not None and all(job.owner is not owner for job in list(self._jobs))
+        return owner is not None and all(job.owner is not owner for job in jobs)
+
+    def wait_for_room(self, owner: object, deadline: Deadline) -> bool:
+        """Wait until another job of ``owner`` fits, or until ``deadline``. True: it fits."""
+        return self._wait_until(lambda: self.has_room(owner), owner, deadline)
 
     def submit(self, job: Job) -> None:
         """Queue ``job``. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""
@@ -87,15 +98,28 @@ class WorkerThread:
     def prepare_next(self) -> None:
         """Prepare the next job if it needs that. Otherwise the call is nearly free."""
         job = self._jobs[0] if self._jobs else None
-        if job is None or job.prepare is None:
-            return
+        if job is not None and job.prepare is not None:
+            self._prepare(job)
+
+    def prepare_all(self, may_go_on: Callable[[], bool]) -> None:
+        """Prepare the next job, and the others while ``may_go_on``: nobody may call again for a long time."""
+        self.prepare_next()
+        for job in [job for job in list(self._jobs) if job.prepare is not None]:
+            if not may_go_on():
+                return
+            self._prepare(job)
+
+    def _prepare(self, job: Job) -> None:
         with uninterrupted():
-            prepare = job.prepare
+            with self._changed:  # several threads may prepare
+                prepare, job.prepare = job.prepare, None
+            if prepare is None:
+                return
             try:
                 prepare()
             finally:
                 with self._changed:
-                    job.prepare = None
+                    job.is_ready = True
                     self._changed.notify_all()
 
     def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
@@ -103,7 +127,19 @@ class WorkerThread:
 
         ``each_second`` is called about once a second while it waits.
         """
-        while any(job.owner is owner for job in list(self._jobs)):
+        return self._wait_until(lambda: not self._has_jobs(owner), owner, deadline, each_second)
+
+    def _has_jobs(self, owner: object) -> bool:
+        return any(job.owner is owner for job in list(self._jobs))
+
+    def _wait_until(
+        self,
+        condition: Callable[[], bool],
+        owner: object,
+        deadline: Deadline,
+        each_second: Callable[[], None] = lambda: None,
+    ) -> bool:
+        while not condition():
             each_second()
             left = deadline.left()
             if not left:
@@ -112,18 +148,21 @@ class WorkerThread:
             with self._changed:
                 has_thread = self._has_thread()
                 if has_thread:
-                    self._changed.wait_for(self._cannot_run, min(left, 1.0))
+                    self._changed.wait_for(lambda: condition() or self._waits_for_prepare(), min(left, 1.0))
             if not has_thread:
                 self._run_here(owner)
         return True
 
+    def _waits_for_prepare(self) -> bool:
+        return bool(self._jobs) and self._jobs[0].prepare is not None
+
     def _cannot_run(self) -> bool:
         """True if there is no job, or the next one is not prepared."""
-        return not self._jobs or self._jobs[0].prepare is not None
+        return not self._jobs or not self._jobs[0].is_ready
 
     def _run_here(self, owner: object) -> None:
         for job in [job for job in self._jobs if job.owner is owner]:
-            job.prepare = None  # it forks, which is not possible if no thread can start
+            job.prepare, job.is_ready = None, True  # it forks, which is not possible if no thread can start
             try:
                 job.run()
             finally:

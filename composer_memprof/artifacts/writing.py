@@ -5,6 +5,7 @@ This happens in a forked child if possible, because it computes; one window at a
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import traceback
@@ -13,12 +14,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.child import CHILD_TIMEOUT_S, Child, ReadAtFork, fork
+from composer_memprof.artifacts.child import Child, fork
+from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import add_suffix, codec_for, compress_file
 from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
+from composer_memprof.artifacts.headroom import why_no_memory
+from composer_memprof.artifacts.left_out import NO_ROOM
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.worker_thread import Job, WorkerThread
@@ -27,9 +31,18 @@ from composer_memprof.artifacts.worker_thread import Job, WorkerThread
 _thread = WorkerThread('memprof-writer', capacity=4)
 
 
+#: How long ``on_full='wait'`` holds the training up for one window.
+_ROOM_TIMEOUT_S = 3600.0
+
+
 def fork_next_writer() -> None:
     """Fork the child that writes the next window if the last one is done. Call it often on the training thread."""
     _thread.prepare_next()
+
+
+def hand_over_windows() -> None:
+    """Fork the children of all windows that wait: the training thread may not come again for a long time."""
+    _thread.prepare_all(lambda: why_no_memory() is None)
 
 
 @dataclass(frozen=True)
@@ -59,13 +72,14 @@ class WrittenFile:
     """The entry of a part that was written, or the error.
 
     ``traceback``: of the error, as text, since it may come from a child process. ``folder_is_lost``: the folder takes no
-    file, so the other parts would fail too.
+    file, so the other parts would fail too. ``why_skipped``: why the window was left out after all.
     """
 
     entry: Optional[Entry] = None
     error: str = ''
     traceback: str = ''
     folder_is_lost: bool = False
+    why_skipped: str = ''
 
 
 def write_parts(
@@ -88,16 +102,23 @@ def write_parts(
 def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> WrittenFile:
     try:
         hidden, size, sha256 = _write_hidden(folder.path, part)
+        try:
+            return _publish(folder, file, hidden, number, size, sha256)
+        finally:
+            hidden.unlink(missing_ok=True)
     except Exception as error:  # the other parts are still written
         return WrittenFile(error=f'{type(error).__name__}: {error}', traceback=traceback.format_exc())
+
+
+def _publish(
+    folder: ArtifactFolder, file: ArtifactFile, hidden: Path, number: int, size: int, sha256: str
+) -> WrittenFile:
     try:
         name = folder.publish(file, hidden, number)
         entry = folder.saved_entry(file, name, size, sha256)
         folder.record_in_any_process(entry)
     except OSError as error:
-        return WrittenFile(error=str(error), folder_is_lost=True)
-    finally:
-        hidden.unlink(missing_ok=True)
+        return WrittenFile(error=str(error), folder_is_lost=error.errno != errno.ENAMETOOLONG)
     return WrittenFile(entry)
 
 
@@ -152,7 +173,7 @@ class Writer:
         if inline or exiting():
             finish()
         elif read_at_fork is not None:
-            if not window.fork(read_at_fork):
+            if not window.fork(read_at_fork) and not window.why_skipped:
                 read_at_fork.read()
             _thread.submit(Job(finish, owner=self))
         else:
@@ -161,15 +182,17 @@ class Writer:
 
     def run(self, work: Callable[[], None]) -> None:
         """Run ``work`` on the worker thread, after the windows before it."""
-        _thread.submit(Job(lambda: self._failures.guard(work), owner=self))
+        _thread.submit(Job(lambda: self._failures.guard(work), owner=self, takes_room=False))
 
-    def has_room(self) -> bool:
-        """True if another window can be queued."""
-        return _thread.has_room(self)
+    def why_no_room(self, wait: bool = False) -> Optional[str]:
+        """Why no further window can be taken now, or None. ``wait``: until there is room."""
+        if wait:
+            _thread.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0))
+        return why_no_memory() if _thread.has_room(self) else NO_ROOM
 
-    def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> None:
-        """Wait for queued windows until ``deadline``."""
-        _thread.wait(self, deadline, each_second)
+    def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
+        """Wait for queued windows until ``deadline``. True: none is left."""
+        return _thread.wait(self, deadline, each_second)
 
     def release(self) -> None:
         _thread.release()
@@ -183,29 +206,40 @@ class _WindowWriting:
         self._parts = parts
         self._stamp = stamp
         self._child: Optional[Child] = None
+        #: Why the window is left out after all.
+        self.why_skipped = ''
 
     def fork(self, read_at_fork: Optional[ReadAtFork] = None) -> bool:
-        """Start to write in a child; False if none can be forked."""
+        """Fork the child that writes when its turn comes; False if none can be forked."""
+        self.why_skipped = why_no_memory() or ''
+        if self.why_skipped:
+            return False
+        lock = self._folder.manifest.descriptor
         self._child = fork(
-            lambda: (asdict(file) for file in write_parts(self._folder, self._parts, self._stamp)), read_at_fork
+            lambda: map(asdict, write_parts(self._folder, self._parts, self._stamp)),
+            read_at_fork,
+            in_turn=True,
+            keep=() if lock is None else (lock,),
         )
         return self._child is not None
 
     def results(self) -> list[WrittenFile]:
         """Wait for the child, or write here if there is none."""
+        if self.why_skipped:
+            return [WrittenFile(why_skipped=self.why_skipped)] * len(self._parts)
         if self._child is None:
             return list(write_parts(self._folder, self._parts, self._stamp))
         return self._results_of(self._child)
 
     def _results_of(self, child: Child) -> list[WrittenFile]:
         """The results. Parts that killed the child are not tried again here: they could kill the training."""
-        written = [_written_file(result) for result in child.results(CHILD_TIMEOUT_S)]
+        written = [_written_file(result) for result in child.results()]
         missing = len(self._parts) - len(written)
         if missing:
             for leftover in self._folder.path.glob(f'.*.{child.pid}.*'):
                 leftover.unlink(missing_ok=True)
-        error = f'the process that wrote it died or took longer than {CHILD_TIMEOUT_S:g} s'
-        return [*written, *[WrittenFile(error=error)] * missing]
+        failed = WrittenFile(error=f'the process that wrote it died: {child.failure}', traceback=child.traceback)
+        return [*written, *[failed] * missing]
 
 
 def _written_file(result: dict[str, Any]) -> WrittenFile:

@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 
 from composer_memprof.analysis.memory.summary import SnapshotSummary, read_summary, write_summary
 from composer_memprof.analysis.snapshot.loading import read_snapshot
-from composer_memprof.artifacts.child import ReadAtFork
+from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
@@ -59,7 +59,7 @@ _STANDBY_S = 0.5
         # Composer's parameters, in its order
         *('skip_batches', 'interval', 'max_entries', 'folder', 'filename', 'remote_file_name', 'overwrite'),
         *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
-        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page', 'files_on_ranks'),
+        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page', 'files_on_ranks', 'on_full'),
     ),
 )
 class MemorySnapshot(StagePhasedCallback):

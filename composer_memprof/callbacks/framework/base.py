@@ -22,11 +22,12 @@ from typing_extensions import Unpack
 
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
-from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer
+from composer_memprof.artifacts.store import ArtifactStore, Part, fork_next_writer, hand_over_windows
 from composer_memprof.callbacks.framework import closing, closing_line, composer_profiler, exclusive
 from composer_memprof.callbacks.framework.exclusive import Obstacle
 from composer_memprof.callbacks.framework.metrics import Repeats, WindowMetrics
 from composer_memprof.callbacks.framework.options import (
+    WAIT,
     SharedParameters,
     destination_for,
     parse_output,
@@ -58,6 +59,12 @@ class Life(enum.Enum):
 # Reading a member of an enum takes longer than what most events have to do here.
 _IDLE, _WARMING_UP, _RECORDING, _SKIPPING, _DISABLED = Life
 _INIT, _FIT_START, _FIT_END, _BATCH_START = Event.INIT, Event.FIT_START, Event.FIT_END, Event.BATCH_START
+#: Events after which the training thread may not come again for a long time.
+_ENDS = frozenset(map(id, (Event.FIT_END, Event.EVAL_END, Event.PREDICT_END)))
+
+
+class _NoRoom(Obstacle):
+    """Earlier windows, or the training's memory, leave no room for another one."""
 
 
 class ProfilingCallback(StageEvents):
@@ -183,6 +190,19 @@ class ProfilingCallback(StageEvents):
         """The run's folder of this callback, from INIT on."""
         return self.store.folder
 
+    def flush(self, timeout: float = 60.0) -> bool:
+        """Wait until the files of all windows that have ended are written. Uploads are not waited for.
+
+        Call it after ``fit()`` to read the files before the Trainer is closed.
+
+        Args:
+            timeout (float): seconds to wait at most. Default: ``60.0``.
+
+        Returns:
+            bool: whether they are written.
+        """
+        return self._store is None or self._store.flush(timeout)
+
     def records_for(self, state: State) -> bool:
         """Whether it records the training of ``state``."""
         return self._state is not None and self._state() is state
@@ -249,6 +269,8 @@ class ProfilingCallback(StageEvents):
             if event is _INIT:
                 raise
             self._disable(error)
+        if id(event) in _ENDS and not self._fitting:
+            hand_over_windows()
 
     def init(self, state: State, logger: Logger) -> None:
         self._close_run(state)
@@ -279,6 +301,7 @@ class ProfilingCallback(StageEvents):
             destination,
             overwrite=self.output.overwrite,
             keep=self.output.num_artifacts_to_keep,
+            waits_for_room=self.output.on_full == WAIT,
             on_failure=lambda error: setattr(self, '_folder_lost', True),
             on_removed=self._on_removed,
         )
@@ -316,7 +339,10 @@ class ProfilingCallback(StageEvents):
             self._finish(state)
         elif 'train' in self._windows and not self._windows.has_opened('train'):
             self._warn_of_unfinished(state)
+            if self._obstacle is not None:
+                self.store.list_skipped(self._main_part(), self._windows.stamp('train', state), self._obstacle.reason)
         self._cancel_warmup()
+        self.store.warn_of_left_out()
         self._window_metrics.log(logger)
 
     def close(self, state: State, logger: Logger) -> None:
@@ -446,8 +472,14 @@ class ProfilingCallback(StageEvents):
         again = self.when.schedule.without_skip()
         if again is None:
             self._life = _SKIPPING
+            if self._obstacle is not None:
+                self.store.leave_out(self._main_part(), self._windows.stamp(stage, state), self._obstacle.reason)
         else:
             self._windows.postpone(stage, again, state)
+
+    def _main_part(self) -> Part:
+        """The main file of a window that is left out."""
+        return Part(self.kind, self.output.naming.suffix, lambda path: None, self.output.compress)
 
     def _finish(self, state: State) -> None:
         """Save the open window."""
@@ -471,17 +503,19 @@ class ProfilingCallback(StageEvents):
     def _claim(self, state: State) -> bool:
         """Whether a window can be recorded now; if not, one warning says why."""
         self._obstacle = self._find_obstacle(state)
-        if self._obstacle is not None and 'clash' not in self._warned:
+        is_clash = self._obstacle is not None and not isinstance(self._obstacle, _NoRoom)
+        if is_clash and 'clash' not in self._warned:
             self._warned.add('clash')
             verb = 'postpones its' if self.when.schedule.without_skip() is not None else 'skips a'
             warn(f'{type(self).__name__} {verb} window at batch {state.timestamp.batch.value}: {self._obstacle}')
         return self._obstacle is None
 
     def _find_obstacle(self, state: State) -> Optional[Obstacle]:
+        reason = self.store.why_no_room()
+        if reason is not None:
+            return _NoRoom(reason, 'Leave more time between windows')
         if not self.resources:
             return None
-        if not self.store.has_room():
-            return Obstacle('earlier windows are still being written', 'Leave more time between windows')
         if self._must_yield(state):
             return exclusive.held_by("Composer's TorchProfiler")
         return exclusive.claim(self, state)

@@ -26,7 +26,7 @@ from composer.loggers import Logger
 from composer_memprof.artifacts.addresses import check_scheme, scheme_of
 from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
-from composer_memprof.messages import check_switches, must_be
+from composer_memprof.messages import check_one_of, check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
 from composer_memprof.schedule.parsing import check_units, parse_schedule, parse_stages
 from composer_memprof.schedule.ranks import parse_ranks
@@ -35,6 +35,8 @@ Ranks = Union[int, Sequence[int], None]
 Stages = Union[str, Sequence[str]]
 _Callback = TypeVar('_Callback', bound=type)
 
+#: What happens to a window for which there is no room.
+ON_FULL = (SKIP, WAIT) = ('skip', 'wait')
 #: The line of a class's docstring in whose place the shared parameters are documented.
 PLACEHOLDER = '<shared parameters>'
 
@@ -53,6 +55,7 @@ class SharedParameters(TypedDict, total=False):
     stages: Stages
     compress: bool
     close_timeout: float
+    on_full: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,12 @@ SHARED: dict[str, SharedParameter] = {
     'stages': SharedParameter('str | Sequence[str]', 'of ``train``, ``eval``, ``predict``.', ('train',)),
     'compress': SharedParameter('bool', 'gzip the main file.', False),
     'close_timeout': SharedParameter('float', 'seconds to wait for uploads at the close.', 20.0),
+    'on_full': SharedParameter(
+        'str',
+        'what happens to a window while too many earlier ones are still being written. ``skip``: it is left out, and listed '
+        'in the manifest as skipped. ``wait``: the training waits.',
+        'skip',
+    ),
 }
 
 
@@ -235,6 +244,7 @@ class Output:
     num_artifacts_to_keep: int
     compress: bool
     close_timeout: float
+    on_full: str
 
     def __post_init__(self) -> None:
         check_switches(overwrite=self.overwrite, compress=self.compress)
@@ -243,6 +253,7 @@ class Output:
         check_kept('num_artifacts_to_keep', self.num_artifacts_to_keep, self.naming.remote)
         if not isinstance(self.close_timeout, (int, float)) or not 0 <= self.close_timeout < 86400:
             raise must_be('close_timeout', '0 to 86400 seconds', self.close_timeout)
+        check_one_of('on_full', self.on_full, ON_FULL)
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
             raise ValueError(f'storage_options must be a mapping, not a {type(self.storage_options).__name__}')
 
@@ -274,6 +285,7 @@ def parse_output(shared: SharedParameters, suffix: str) -> Output:
         num_artifacts_to_keep=shared['num_artifacts_to_keep'],
         compress=shared['compress'],
         close_timeout=shared['close_timeout'],
+        on_full=shared['on_full'],
     )
 
 

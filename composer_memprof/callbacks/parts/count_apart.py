@@ -61,7 +61,7 @@ def count_apart(model: nn.Module, batch: Any, step: Callable[[nn.Module, Any], A
     signals = DeferredSignals(end_count)
     signals.begin()
     try:
-        child = fork(lambda: _count(model, batch, step))
+        child = fork(lambda: _count(model, batch, step), in_background=False)
         results = [] if child is None else child.results(TIMEOUT_S)
     finally:
         signals.end()

@@ -9,10 +9,9 @@ from typing import Any, Optional
 
 from composer.utils import dist
 
-from composer_memprof.artifacts.child import ReadAtFork
+from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore, GrowingFile, Part
-from composer_memprof.messages import warn
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.functions.recorder import Reading
@@ -56,7 +55,6 @@ class MemoryStats:
         self._dumped = 0
         self._store: Optional[ArtifactStore] = None
         self._growing: dict[str, GrowingFile] = {}
-        self._warned_of_lag = False
 
     def open(self, store: ArtifactStore, stamp: Stamp) -> None:
         """A window begins. Each of its files is created at its first reading."""
@@ -69,19 +67,23 @@ class MemoryStats:
         growing, self._growing = self._growing, {}
         for file in growing.values():
             file.close()
-        self.dump()
+        self.dump(is_last=True)
         self._store = None
 
-    def dump(self) -> None:
-        """Save the pickle of the window's readings so far, unless an earlier one has them all."""
+    def dump(self, is_last: bool = False) -> None:
+        """Save the pickle of the window's readings so far, unless an earlier one has them all.
+
+        Where there is no room for it, the one at the window's end has them.
+        """
         with self._lock:
             values = dict(self._window)
         store = self._store
         if store is None or PICKLE not in self._formats or len(values) == self._dumped:
             return
-        self._dumped = len(values)
         part = Part(f'{self._kind}{PICKLE}', PICKLE, lambda path: write_pickle(values, path), self._compress)
-        store.save([part], self._stamp)
+        if is_last or store.why_no_room() is None:
+            self._dumped = len(values)
+            store.save([part], self._stamp)
 
     def take(self, reading: Reading) -> None:
         """Keep a reading, and append it to the window's files."""
@@ -139,14 +141,11 @@ class MemoryStats:
 
     def _save(self, *parts: Part, read_at_fork: Optional[ReadAtFork] = None) -> None:
         assert self._store is not None
-        if self._store.has_room():
+        reason = self._store.why_no_room()
+        if reason is None:
             self._store.save(parts, self._stamp, read_at_fork=read_at_fork)
-        elif not self._warned_of_lag:
-            self._warned_of_lag = True
-            warn(
-                'MemProfiler skips some files, because calls come faster than their files can be written. '
-                'Select fewer calls with collect_funcs, max_iter or schedule'
-            )
+        else:
+            self._store.leave_out(parts[0], self._stamp, reason)
 
     def _named(self, filename: str, suffix: str) -> Naming:
         assert self._store is not None

@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 import psutil
 
-from composer_memprof.recorders.host.cgroup import Cgroup, CgroupMemory
+from composer_memprof.cgroup import Cgroup, CgroupMemory
 from composer_memprof.recorders.host.children import Children, GrowingProcess
 from composer_memprof.recorders.host.processes import ProcessReader, machine_memory, process_details
 from composer_memprof.recorders.host.sampler import Sampler

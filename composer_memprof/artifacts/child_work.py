@@ -1,0 +1,136 @@
+"""What a forked child does: it steps back behind the training, waits for its turn, works, and sends its results.
+
+It is killed before the training if memory runs out, runs when nothing else wants to, and holds open nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Optional
+
+from composer_memprof.signals import STOPPING
+
+#: The child writes it first, if it has to get locks.
+READY = b'ready\n'
+#: The keys of the documents that it then sends, one a line. The last one is DONE or ERROR.
+RESULT, DONE, ERROR = 'result', 'done', 'error'
+#: No child works longer, not even one whose parent is gone.
+_LONGEST_S = 3600
+_OOM_SCORE = Path('/proc/self/oom_score_adj')
+_KILLED_FIRST = '1000'
+_LOWEST_PRIORITY = 19
+
+
+@dataclass(frozen=True)
+class ReadAtFork:
+    """Data that a child must read at once, because it will change.
+
+    Args:
+        read (Callable): reads the data and keeps it for the work that follows.
+        try_locks (Callable): takes and releases every lock that ``read`` takes. If another thread holds a lock at the
+            fork, that lock is never released in the child.
+    """
+
+    read: Callable[[], object]
+    try_locks: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a child is forked for.
+
+    Args:
+        function (Callable): yields the results.
+        read_at_fork (ReadAtFork, optional): read before the child waits for its turn.
+        in_turn (bool): ``function`` waits for the parent's word, or its death.
+        in_background (bool): the child gives way to everything else that runs.
+        keep (frozenset[int]): the descriptors that it needs.
+    """
+
+    function: Callable[[], Iterable[Any]]
+    read_at_fork: Optional[ReadAtFork]
+    in_turn: bool
+    in_background: bool
+    keep: frozenset[int]
+
+
+def run(work: Work, results: int, turn: Sequence[int]) -> None:
+    """In the child. Never returns.
+
+    Args:
+        work (Work): to do.
+        results (int): descriptor to write to.
+        turn (Sequence[int]): descriptor to read the parent's word from, if the child waits for it.
+    """
+    try:
+        # A launcher that stops the job signals the child too, which must still write its files.
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LONGEST_S)  # without a parent nothing else ends a stuck child
+        gc.disable()  # a collection would write to, and so copy, the parent's pages
+        _offer_itself()
+        _let_go({results, *turn, *work.keep})
+        with os.fdopen(results, 'wb') as out:
+            try:
+                _run(work, out, turn)
+                _send(out, {DONE: True})
+            except BaseException:
+                _send(out, {ERROR: traceback.format_exc()})
+    finally:
+        os._exit(0)
+
+
+def _run(work: Work, out: BinaryIO, turn: Sequence[int]) -> None:
+    if work.read_at_fork is not None:
+        work.read_at_fork.try_locks()
+        os.write(out.fileno(), READY)
+    if work.in_background:
+        _give_way()
+    if work.read_at_fork is not None:
+        work.read_at_fork.read()
+    if work.in_turn:
+        signal.alarm(0)
+        os.read(turn[0], 1)
+        signal.alarm(_LONGEST_S)
+    for result in work.function():
+        _send(out, {RESULT: result})
+
+
+def _send(out: BinaryIO, document: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the parent was killed, but the files are still wanted
+        out.write(json.dumps(document).encode() + b'\n')
+        out.flush()
+
+
+def _offer_itself() -> None:
+    """Where memory runs out, the kernel kills this process before any other."""
+    with contextlib.suppress(OSError):
+        _OOM_SCORE.write_text(_KILLED_FIRST)
+
+
+def _let_go(keep: Collection[int]) -> None:
+    """Close what was inherited: the training's ports, locks, pipes and terminal.
+
+    Each descriptor stays open on nothing, so that its number is not taken: an object of the parent may still close it.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir('/proc/self/fd')):
+        if descriptor not in keep and descriptor != nothing:
+            os.dup2(nothing, descriptor)
+
+
+def _give_way() -> None:
+    """Run only on a core that nobody else wants."""
+    with contextlib.suppress(OSError):
+        os.nice(_LOWEST_PRIORITY)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,0 +1,51 @@
+"""Counts the windows that were not recorded, or not written, for one warning."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from composer_memprof.artifacts.headroom import NO_MEMORY
+from composer_memprof.messages import warn
+
+#: The reason where too many windows wait.
+NO_ROOM = 'earlier windows were still being written'
+#: What to do about a reason, by its beginning.
+_ADVICE = {
+    NO_ROOM: " Leave more time between windows, or set on_full='wait': the training then waits until there is room",
+    NO_MEMORY: ' Give the job more memory, or record less',
+}
+
+
+class LeftOut:
+    """Counts what one store took and what it left out, by the kind of a window's main file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: Counter[str] = Counter()
+        self._reasons: dict[str, list[str]] = {}
+
+    def count_taken(self, kind: str) -> None:
+        """A window, or a file of its own, was handed over."""
+        with self._lock:
+            self._taken[kind] += 1
+
+    def add(self, kind: str, reason: str, *, was_taken: bool = False) -> None:
+        """A window is left out. ``was_taken``: although it had been counted before."""
+        with self._lock:
+            self._taken[kind] -= was_taken
+            self._reasons.setdefault(kind, []).append(reason)
+
+    def warn(self) -> None:
+        """Warn of what was left out since the last call."""
+        with self._lock:
+            left_out, self._reasons = self._reasons, {}
+            taken, self._taken = self._taken, Counter()
+        for kind, reasons in left_out.items():
+            count = len(reasons)
+            newest = {reason.partition(':')[0]: reason for reason in reasons}  # the figures in them differ
+            advice = next((_ADVICE[beginning] for beginning in newest if beginning in _ADVICE), '')
+            warn(
+                f'{kind}: {count} of {count + taken[kind]} were left out, because {"; ".join(newest.values())}. The '
+                f'manifest lists each as skipped.{advice}'
+            )
