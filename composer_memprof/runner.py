@@ -10,25 +10,43 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from composer.loggers import LoggerDestination
+import yaml
+from composer.core import State
+from composer.loggers import Logger, LoggerDestination
 from composer.utils import dist
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
-from composer_memprof.artifacts.names import folders_of_all_ranks
+from composer_memprof.artifacts.files import sync_and_digest
+from composer_memprof.artifacts.folder import ArtifactFolder
+from composer_memprof.artifacts.names import Naming, Stamp, folder_of, folders_of_all_ranks
 from composer_memprof.callbacks.framework import closing_line
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.config import build_trainer
+from composer_memprof.config.credentials import without_credentials
 from composer_memprof.messages import log_error
 
 _LOSS = 'loss/train/total'
 
 
-class _FirstAndLastLoss(LoggerDestination):
-    """Keeps the first and the last finite loss."""
+class _Record(LoggerDestination):
+    """Keeps the first and the last finite loss; and the config, in the folder of the run's files."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Mapping[str, Any]) -> None:
         self.first: Optional[float] = None
         self.last: Optional[float] = None
+        #: A template; ``''`` if the run leaves no files.
+        self.folder = ''
+        self._config = config
+
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        """Before training nothing is created in the folder: Composer's own callbacks want it empty then."""
+        del logger  # unused
+        if self.folder and dist.get_global_rank() == 0:
+            folder, self.folder = self.folder, ''
+            try:
+                _keep_config(self._config, folder_of(folder, state.run_name), Stamp(state.run_name, state.timestamp))
+            except Exception:  # the training goes on
+                log_error('the config could not be kept in the folder of the run')
 
     def log_metrics(self, metrics: dict[str, Any], step: Optional[int] = None) -> None:
         del step  # unused
@@ -36,6 +54,21 @@ class _FirstAndLastLoss(LoggerDestination):
         if loss is not None and math.isfinite(loss):
             self.first = float(loss) if self.first is None else self.first
             self.last = float(loss)
+
+
+def _keep_config(config: Mapping[str, Any], path: Path, stamp: Stamp) -> None:
+    """Write the config without its credentials. A file that is there is not replaced."""
+    text = yaml.safe_dump(without_credentials(config), sort_keys=False, allow_unicode=True)
+    folder = ArtifactFolder(path.absolute(), Naming('config', None, '.yaml'), None, overwrite=False)
+    try:
+        file = folder.file('config', '.yaml', stamp, None)
+        descriptor, name = folder.create(file)
+        with open(descriptor, 'w', encoding='utf-8') as opened:
+            opened.write('# Kept by composer-memprof train; storage options, loggers and credentials are left out.\n')
+            opened.write(text)
+        folder.record(folder.saved_entry(file, name, *sync_and_digest(folder.path / name.name)))
+    finally:
+        folder.manifest.release()
 
 
 class Run:
@@ -52,8 +85,8 @@ class Run:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._losses = _FirstAndLastLoss()
-        self._trainer = build_trainer(config, loggers=[self._losses])
+        self._kept = _Record(config)
+        self._trainer = build_trainer(config, loggers=[self._kept])
         callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
         run_name, ranks = self._trainer.state.run_name, dist.get_world_size()
         self._folders: set[Path] = {
@@ -61,6 +94,7 @@ class Run:
             for callback in callbacks
             for folder in folders_of_all_ranks(callback.output.folder, run_name, ranks)
         }
+        self._kept.folder = callbacks[0].output.folder if callbacks else ''
         closing_line.leave_out(self._folders)  # the result lists them
         self._before = set(list_artifacts(self._folders))  # of an earlier run under the same name
 
@@ -75,7 +109,7 @@ class Run:
         state = self._trainer.state
         batches = state.timestamp.batch.value
         artifacts = [artifact for artifact in list_artifacts(self._folders) if artifact not in self._before]
-        return RunResult(state.run_name, batches, self._losses.first, self._losses.last, artifacts)
+        return RunResult(state.run_name, batches, self._kept.first, self._kept.last, artifacts)
 
 
 @contextlib.contextmanager

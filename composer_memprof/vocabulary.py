@@ -55,6 +55,13 @@ PHASE_COLORS = {
 UNKNOWN_COLOR = '#969ca6'
 
 
+# -- changes that lower a peak: a report advises them, and a plan tries them -------------------------------------------
+
+CHECKPOINT_BLOCKS = 'checkpoint blocks'
+SHARD = 'shard'
+DROP_OUTPUTS = 'drop outputs'
+
+
 # -- categories of memory -------------------------------------------------------------------------------------------
 
 PARAMETER = 'parameter'

@@ -11,7 +11,7 @@ import pytest
 
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import RunReport, report_on_run
-from composer_memprof.report.text.run_verdict import details
+from composer_memprof.report.text.run_advice import advice_details
 from composer_memprof.simulation.replay import with_replayed_advice
 from tests.conftest import simulated_gpu
 from tests.snapshots import REAL
@@ -45,9 +45,11 @@ def test_a_replay_finds_what_a_setting_frees_to_the_byte() -> None:
     expandable = run_script(PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True')
     (estimated,) = report.advice
     assert not estimated.replayed and estimated.frees != reserved - expandable
-    (found,) = with_replayed_advice(report).advice
+    replayed = with_replayed_advice(report)
+    (found,) = replayed.advice
     assert (found.replayed, found.frees) == (True, reserved - expandable)
-    assert details(found)[1].startswith("A replay on torch's own allocator frees ")
+    ((_, frees, *_),) = advice_details(replayed)
+    assert frees.startswith("A replay on torch's own allocator frees ")
 
 
 def test_a_report_that_has_no_such_advice_is_left_as_it_is() -> None:

@@ -33,18 +33,19 @@ def on_this_disk(paths: list[str], choose: Callable[[Path], Iterable[Path]]) -> 
 
 
 @contextlib.contextmanager
-def file_errors_in_one_line(*paths: Path, named: Callable[[str], str] = str) -> Iterator[None]:
+def file_errors_in_one_line(*paths: Path, named: Callable[[str], str] = str, more_seconds: float = 0) -> Iterator[None]:
     """Read files that are not trusted: limits the time, and turns errors into one line and an exit code.
 
     Args:
         paths (Path): what is read.
         named (Callable): puts the names that the user gave into a message. Default: it is left as it is.
+        more_seconds (float): for what else is done with them. Default: 0.
     """
     from composer_memprof.analysis.snapshot.limits import run_in_child_with_time_limit, seconds_to_read
     from composer_memprof.analysis.snapshot.loading import SnapshotError
 
     try:
-        run_in_child_with_time_limit(seconds_to_read(paths))
+        run_in_child_with_time_limit(seconds_to_read(paths) + more_seconds)
     except TimeoutError as error:
         names = named(' and '.join(map(str, paths)))
         say(f'{names}: {error}; a valid snapshot of this size takes a fraction of that time')

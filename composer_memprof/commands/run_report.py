@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Optional
 
 import typer
 
+from composer_memprof.commands.devices import device_named
 from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
 from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show
+
+#: At most, for all trials of a run together.
+_SECONDS_TO_SIMULATE = 3600.0
 
 
 def report(
@@ -23,6 +28,13 @@ def report(
     output: Optional[Path] = typer.Option(
         None, '-o', '--output', help="the page. Default: report.html in the run's folder", metavar='FILE'
     ),
+    simulate: bool = typer.Option(
+        False, help='try each change on a simulated GPU, which runs the code of the config (seconds to minutes)'
+    ),
+    config: Optional[Path] = typer.Option(
+        None, help='the config to simulate. Default: the one that train kept', metavar='FILE'
+    ),
+    gpu: Optional[str] = typer.Option(None, help='the GPU to simulate. Default: that of the run', metavar='NAME'),
     as_json: bool = typer.Option(False, '--json', help='print as JSON, and write a page only with --output'),
 ) -> None:
     """Say what fills the memory of a run, which ranks differ, and what to change; and write a page about it.
@@ -32,29 +44,41 @@ def report(
     \b
     Examples:
       composer-memprof report runs/my-run
+      composer-memprof report runs/my-run --simulate
       composer-memprof report s3://bucket/my-run -o x.html
       composer-memprof report runs/before runs/after
       composer-memprof report rank0.pickle rank1.pickle
     """
     from composer_memprof.analysis.run_report.files import files_to_fetch
     from composer_memprof.analysis.run_report.report import report_on_paths
+    from composer_memprof.plan.advised import with_tried_advice
     from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.run_verdict import verdict_text
     from composer_memprof.report.text.run_verdict_json import report_dict
     from composer_memprof.simulation.replay import with_replayed_advice
 
+    if not simulate and (config is not None or gpu is not None):
+        say(f'{"--config" if config is not None else "--gpu"} needs --simulate')
+        raise typer.Exit(2)
+    device = None if gpu is None else device_named(gpu)
+    if simulate and sys.stderr.isatty():
+        say('simulating the changes, which may take minutes')
     with on_this_disk(paths, files_to_fetch) as runs:
         folders = [run.path for run in runs]
 
         def named(text: str) -> str:
             return functools.reduce(lambda text, run: run.named(text), runs, text)
 
-        with file_errors_in_one_line(*folders, named=named):
+        with file_errors_in_one_line(*folders, named=named, more_seconds=_SECONDS_TO_SIMULATE if simulate else 0):
             found = with_replayed_advice(report_on_paths([(run.path, run.name) for run in runs], named))
+            if simulate:
+                found = with_tried_advice(found, config, device)
             if as_json:
                 typer.echo(json.dumps(report_dict(found)))
             else:
                 show(verdict_text(found))
+        if found.not_tried:
+            say(f'nothing was simulated: {found.not_tried}')
         page = output or (None if as_json else _page_of(paths))
         if page is not None:
             try:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NoReturn, Optional
 
 import typer
 
+from composer_memprof.commands.devices import device_named
 from composer_memprof.examples.configs import shipped_configs
 from composer_memprof.terminal import say, show
 
 if TYPE_CHECKING:
-    from composer_memprof.simulated_gpu.devices import Device
     from composer_memprof.simulation.run import Simulation
 
 
@@ -63,7 +63,7 @@ def simulate(
     from composer_memprof.simulation.run import simulate as run
     from composer_memprof.simulation.text import next_command, simulation_text
 
-    device = _device(gpu, memory, compute_capability)
+    device = device_named(gpu, memory, compute_capability)
     what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept, devices)
     try:
         words, what = as_one_rank(command, what)
@@ -124,19 +124,6 @@ def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> N
     raise typer.Exit(0 if found.largest else found.tried[0].exit_code if found.tried[0].error else 3)
 
 
-def _device(gpu: Optional[str], memory: Optional[str], compute_capability: str) -> Device:
-    from composer_memprof.simulated_gpu import devices
-
-    try:
-        if gpu is None and memory is not None:
-            return devices.device_by_hand(memory, compute_capability)
-        named = devices.find_device(gpu or 'h100-80gb')
-        return named if memory is None else devices.with_memory(named, memory)
-    except devices.UnknownDeviceError as error:
-        say(str(error))
-        raise typer.Exit(2) from None
-
-
 def plan(
     config: str = typer.Argument(
         ..., help=f'a YAML file, or a config that ships: {", ".join(shipped_configs())}', metavar='CONFIG'
@@ -166,7 +153,7 @@ def plan(
     from composer_memprof.plan.starting import parsed_variation, start
     from composer_memprof.simulated_gpu.building import CannotSimulateError
 
-    device = _device(gpu, memory, compute_capability)
+    device = device_named(gpu, memory, compute_capability)
     try:
         grid = [parsed_variation(each) for each in vary or []]
         start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json)

@@ -34,6 +34,7 @@ def main(asked: dict[str, Any]) -> int:
             base,
             asked['device'],
             changes=asked['changes'] and not asked['vary'],
+            advised=asked['advised'],
             vary=[(key, values) for key, values in asked['vary']],
             report=lambda what: _report(f'trying: {what}'),
         )

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, Optional
 
 from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, DROP_OUTPUTS, SHARD
 
 
 class Price(IntEnum):
@@ -36,6 +37,7 @@ class Change:
         cost: what it costs beside memory, in a few words; ``''`` if that is measured, or nothing.
         price: the order in which a combination takes it; None if none takes it.
         apply: changes a trial.
+        advised_as: what a report on a run calls it, if it advises it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Change:
     cost: str
     price: Optional[Price]
     apply: Callable[[Trial], Trial]
+    advised_as: str = ''
 
 
 def overriding(
@@ -73,7 +76,15 @@ def changes_of(config: Mapping[str, Any], base: Trial, outcome: Outcome, compute
     if half:
         yield of_microbatch('half the microbatch', half)
     if outcome.blocks and not outcome.recomputes:
-        yield _checkpointing(config, base, outcome)
+        yield replace(_checkpointing(config, base, outcome), advised_as=CHECKPOINT_BLOCKS)
+    yield Change(
+        'return less from forward',
+        'return the loss from forward, and not the logits',
+        '',
+        Price.NOTHING,
+        lambda trial: replace(trial, drops_outputs=True),
+        DROP_OUTPUTS,
+    )
     if compute_capability >= 8 and outcome.precision in ('fp32', 'amp_fp16'):
         yield overriding('bfloat16', 'precision=amp_bf16', price=Price.PRECISION, cost='less precision')
     elif outcome.precision == 'fp32':
@@ -137,7 +148,8 @@ def _of_sharding(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> It
     key = _sharding_key(config)
     if not key:
         if not config.get('parallelism_config'):
-            yield overriding('shard with FSDP2', 'parallelism_config.fsdp2={}', price=Price.COMMUNICATION)
+            change = overriding('shard with FSDP2', 'parallelism_config.fsdp2={}', price=Price.COMMUNICATION)
+            yield replace(change, advised_as=SHARD)
         return
     settings = config['parallelism_config'][key.rpartition('.')[2]] or {}
     yield _reshard(key, settings)

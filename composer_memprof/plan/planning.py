@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -30,6 +30,7 @@ class Row:
         saved: the peak's difference in bytes, less is above 0.
         costs: as measured.
         outcome: of its trial; without the limit of the device's memory if it did not fit.
+        advised_as: what a report on a run calls the change, if it advises it.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Row:
     saved: int
     costs: Costs
     outcome: Outcome
+    advised_as: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,7 @@ def plan(
     device: Mapping[str, Any],
     *,
     changes: bool = True,
+    advised: Optional[Collection[str]] = None,
     vary: Sequence[tuple[str, Sequence[str]]] = (),
     report: Callable[[str], None] = lambda what: None,
 ) -> Plan:
@@ -100,6 +103,7 @@ def plan(
         base: the config's own trial.
         device: ``gpu``, ``total`` and ``outside`` of the plan.
         changes: search the largest microbatch and try changes.
+        advised: if the config fits, try only the changes that a report advises by these names, and search nothing.
         vary: keys and the values that each takes.
         report: called with what is tried next.
 
@@ -121,10 +125,13 @@ def plan(
     trials = _Trials(config, base, outcome, report)
     largest, rows, together = None, [], None
     if changes and not real.error:
-        report('the largest microbatch')
-        largest = trials.largest_microbatch(loaded, [], real.microbatch)
         offered = list(changes_of(loaded, base, outcome, int(figures()['major'])))
-        if not real.fits and largest.samples and 2 * largest.samples < outcome.microbatch:
+        if advised is not None and real.fits:
+            offered = [change for change in offered if change.advised_as in advised]
+        else:
+            report('the largest microbatch')
+            largest = trials.largest_microbatch(loaded, [], real.microbatch)
+        if largest is not None and not real.fits and largest.samples and 2 * largest.samples < outcome.microbatch:
             offered.append(of_microbatch('the largest microbatch that fits', largest.samples))
         tried = [(change, trials.row([change])) for change in offered]
         rows = sorted((row for _, row in tried), key=lambda row: -row.saved)
@@ -182,7 +189,8 @@ class _Trials:
         name = ' + '.join(change.name for change in changes)
         how = '; '.join(change.how for change in changes)
         cost = ', '.join(dict.fromkeys(change.cost for change in changes if change.cost))
-        return self.row_of(name, self._applied(changes), how, cost)
+        row = self.row_of(name, self._applied(changes), how, cost)
+        return replace(row, advised_as=changes[0].advised_as) if len(changes) == 1 else row
 
     def row_of(self, name: str, trial: Trial, how: str = '', cost: str = '') -> Row:
         self._report(name)

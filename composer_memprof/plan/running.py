@@ -75,6 +75,11 @@ def _microbatch(state: State) -> int:
     return min(int(size), samples) if size else samples
 
 
+def _drop_outputs(state: State) -> None:
+    values: Any = state
+    values.outputs = None
+
+
 def _is_done_again(operation: OperationFlops) -> bool:
     """Whether an operation of forward runs again in backward: not so what attention's own backward repeats."""
     return operation.forward_flops > 0 and operation.recomputed_flops > 0
@@ -164,11 +169,17 @@ class _Run(Callback):
             self._flops = FlopsRecorder(state.model)
             self._flops.__enter__()
 
+    def after_loss(self, state: State, logger: Logger) -> None:
+        if self._trial.drops_outputs and not state.train_metrics:
+            _drop_outputs(state)
+
     def epoch_end(self, state: State, logger: Logger) -> None:
         if state.timestamp.batch == 0:
             raise ValueError(DATA_ENDS)
 
     def batch_end(self, state: State, logger: Logger) -> None:
+        if self._trial.drops_outputs:  # metrics of training have read them by now
+            _drop_outputs(state)
         if self._flops is not None:
             self._flops.__exit__(None, None, None)
         self._sent = traffic.sent() - self._sent_before

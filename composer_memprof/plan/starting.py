@@ -7,28 +7,41 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.outside import outside_of
 
+_SETTINGS = 'PYTORCH_CUDA_ALLOC_CONF'
 
-def start(
+
+def start(*arguments: Any, **named: Any) -> NoReturn:
+    """Replace this process by one on the simulated GPU that makes the plan; arguments as of :func:`planning_process`."""
+    command, environment = planning_process(*arguments, **named)
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)  # noqa: S606 (no shell is wanted)
+
+
+def planning_process(
     config: str,
     overrides: Sequence[str],
     device: Device,
     ranks: int,
-    ranks_per_node: Optional[int],
-    vary: Sequence[tuple[str, Sequence[str]]],
-    changes: bool,
-    as_json: bool,
-) -> NoReturn:
-    """Replace this process by one on the simulated GPU that makes the plan.
+    ranks_per_node: Optional[int] = None,
+    vary: Sequence[tuple[str, Sequence[str]]] = (),
+    changes: bool = True,
+    as_json: bool = True,
+    advised: Optional[Sequence[str]] = None,
+    allocator: Optional[str] = None,
+) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of a process on the simulated GPU that makes the plan.
 
     Args:
         ranks_per_node: None for 8, or all ranks if they are fewer.
+        advised: as of :func:`composer_memprof.plan.planning.plan`.
+        allocator: ``PYTORCH_CUDA_ALLOC_CONF``. Default: this process's.
 
     Raises:
         CannotSimulateError: where no GPU can be simulated.
@@ -44,15 +57,14 @@ def start(
         'overrides': list(overrides),
         'ranks': ranks,
         'ranks_per_node': ranks_per_node,
-        'allocator': os.environ.get('PYTORCH_CUDA_ALLOC_CONF', ''),
+        'allocator': os.environ.get(_SETTINGS, '') if allocator is None else allocator,
         'device': {'gpu': device.key, 'total': device.total_memory, 'outside': dataclasses.asdict(outside)},
         'vary': list(vary),
         'changes': changes,
+        'advised': None if advised is None else list(advised),
         'as_json': as_json,
     }
-    sys.stdout.flush()
-    command = [sys.executable, '-m', 'composer_memprof.plan', json.dumps(asked)]
-    os.execve(sys.executable, command, {**environment, **quiet})  # noqa: S606 (no shell is wanted)
+    return [sys.executable, '-m', 'composer_memprof.plan', json.dumps(asked)], {**environment, **quiet}
 
 
 def parsed_variation(text: str) -> tuple[str, list[str]]:

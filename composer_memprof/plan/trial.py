@@ -19,6 +19,7 @@ class Trial:
         marked: attributes that are set to True on each of the model's blocks, for Composer to read.
         counts_flops: count the FLOPs of the second batch.
         few_microbatches: run the first three of each batch. The others repeat what the third one does.
+        drops_outputs: as if forward returned the loss alone, so that nothing else is kept until the next forward.
         without_limit: on a device of the same kind whose memory does not end.
     """
 
@@ -30,6 +31,7 @@ class Trial:
     marked: tuple[str, ...] = ()
     counts_flops: bool = False
     few_microbatches: bool = False
+    drops_outputs: bool = False
     without_limit: bool = False
 
     @property

@@ -7,6 +7,8 @@ import difflib
 import re
 from typing import Optional
 
+#: Drivers report a device's memory differently, by up to this share.
+_SAME = 0.005
 _KIB = 1 << 10
 _MIB = 1 << 20
 
@@ -178,6 +180,36 @@ def device_by_hand(memory: str, compute_capability: str = '9.0') -> Device:
     found = with_memory(like, memory)
     key = f'{found.key.rpartition("-")[2]}-sm{compute_capability.replace(".", "")}'
     return dataclasses.replace(found, key=key, name=f'simulated GPU of {memory}')
+
+
+def device_by_key(key: str) -> Device:
+    """The device of a key, also of one made by hand or with another size of memory.
+
+    >>> device_by_key('a100-40gb-24gib').total_memory == 24 << 30, device_by_key('24gb-sm80').compute_capability
+    (True, (8, 0))
+
+    Raises:
+        UnknownDeviceError: if there is none.
+    """
+    by_hand = re.fullmatch(r'(.+)-sm(\d+)(\d)', key)
+    if by_hand is not None:
+        return device_by_hand(by_hand[1], f'{by_hand[2]}.{by_hand[3]}')
+    name, _, memory = key.rpartition('-')
+    if key not in _DEVICES and name in _DEVICES:
+        return with_memory(_DEVICES[name], memory)
+    return find_device(key)
+
+
+def device_of_memory(total: int) -> Device:
+    """The device that has about this many bytes of memory; of several, the first; if there is none, an H100 with it.
+
+    >>> device_of_memory(42298834944).key, device_of_memory(10**10).key
+    ('a100-40gb', 'h100-80gb-10gb')
+    """
+    nearest = min(_DEVICES.values(), key=lambda device: abs(device.total_memory - total))
+    if abs(nearest.total_memory - total) <= _SAME * total:
+        return nearest
+    return with_memory(_DEVICES['h100-80gb'], f'{total / 10**9:.3f}GB')
 
 
 def without_limit(device: Device) -> Device:

@@ -16,9 +16,19 @@ from composer_memprof.analysis.run_report.readers import (
     SavedTensorsFile,
     StepTimesFile,
 )
+from composer_memprof.analysis.run_report.trials import TriedChange
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.recorders.host.summary import HostSummary
-from composer_memprof.vocabulary import ACTIVATION, DATALOADER, FORWARD, GRADIENT, OPTIMIZER
+from composer_memprof.vocabulary import (
+    ACTIVATION,
+    CHECKPOINT_BLOCKS,
+    DATALOADER,
+    DROP_OUTPUTS,
+    FORWARD,
+    GRADIENT,
+    OPTIMIZER,
+    SHARD,
+)
 
 #: Less than this share of the peak is not worth a change.
 _SHARE = 0.02
@@ -46,6 +56,8 @@ class Advice:
         costs (str): what it costs; ``''`` if nothing is known to.
         setting (str): the value of PYTORCH_CUDA_ALLOC_CONF that it is about; ``''`` if it is about something else.
         replayed (bool): True if ``frees`` was found by a replay on torch's own allocator, not estimated.
+        change (str): the change that a plan can try, such as ``'shard'``; ``''`` if it is none.
+        tried (TriedChange, optional): that change on the simulated GPU, which then has ``frees``.
     """
 
     what: str
@@ -55,6 +67,8 @@ class Advice:
     costs: str = ''
     setting: str = ''
     replayed: bool = False
+    change: str = ''
+    tried: Optional[TriedChange] = None
 
 
 def advice(
@@ -122,6 +136,7 @@ def _of_peak(device: DeviceReport) -> Iterator[Advice]:
                 f'{human_bytes(kept)} of a batch are kept until the next forward returns; Composer keeps its outputs in '
                 'state.outputs.',
                 frees=kept,
+                change=DROP_OUTPUTS,
             )
         if share.category == GRADIENT and peak.phase == FORWARD and share.bytes >= least:
             yield Advice(
@@ -161,6 +176,7 @@ def _checkpointing(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice
         f'{human_bytes(at_once * sum(block.frees_bytes for block in blocks))} are saved inside of them.',
         frees=frees,
         costs=_cost(blocks, contents.get('flops', {}).get(rank)),
+        change=CHECKPOINT_BLOCKS,
     )
 
 
@@ -177,6 +193,7 @@ def _repeated(device: DeviceReport) -> Iterator[Advice]:
             f'It ran {call.calls} times, and {human_bytes(call.bytes)} that were allocated inside are kept for backward.',
             frees=call.frees,
             costs='its forward is computed again in backward',
+            change=CHECKPOINT_BLOCKS,
         )
 
 
@@ -208,6 +225,7 @@ def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: Sequence[int]) -
             f'Each rank holds {human_bytes(held)} of parameters, gradients and optimizer state at its peak.',
             frees=frees,
             costs='each rank gathers the parameters in forward and backward',
+            change=SHARD,
         )
 
 

@@ -18,6 +18,7 @@ from composer_memprof.analysis.run_report.differences import OddRank, RankTable,
 from composer_memprof.analysis.run_report.figures import Figures
 from composer_memprof.analysis.run_report.files import RunFiles, find_files, without_summarized
 from composer_memprof.analysis.run_report.readers import KINDS
+from composer_memprof.analysis.run_report.trials import Trials
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
@@ -86,6 +87,8 @@ class RunReport:
         status (dict[str, int]): number of files by status.
         unreadable (list[str]): a sentence for each file that could not be read.
         comparison (Comparison, optional): with another run, if one was given.
+        trials (Trials, optional): of the run on the simulated GPU, if they were asked for and could be made.
+        not_tried (str): why they could not; ``''`` otherwise.
         was_killed (bool): True if files are open and no process has the run's manifests open.
     """
 
@@ -102,6 +105,8 @@ class RunReport:
     status: dict[str, int]
     unreadable: list[str] = field(default_factory=list)
     comparison: Optional[Comparison] = None
+    trials: Optional[Trials] = None
+    not_tried: str = ''
     was_killed: bool = False
 
     @property

@@ -13,12 +13,12 @@ from rich.text import Text
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
-from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import Failure, RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.amounts import amount
+from composer_memprof.report.text.run_advice import advice_details, trial_notes, what_fits
 from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
 
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
@@ -71,9 +71,10 @@ def verdict_text(report: RunReport) -> RenderableType:
     lines += [Padding(Text(sentence.text), (0, 0, 0, 2)) for sentence in verdict(report)]
     if report.advice:
         lines.append(Text('\nWhat to change', style='bold'))
-        for each in report.advice:
+        for each, details in zip(report.advice, advice_details(report)):
             lines.append(Padding(Text(printable(each.what)), (0, 0, 0, 2)))
-            lines.append(Padding(Text(printable(' '.join(details(each)))), (0, 0, 0, 4)))
+            lines.append(Padding(Text(printable(' '.join(details))), (0, 0, 0, 4)))
+        lines += [Padding(Text(printable(note), style='dim'), (0, 0, 0, 2)) for note in trial_notes(report)]
     return Group(*lines)
 
 
@@ -87,19 +88,6 @@ def _noun(report: RunReport) -> str:
     return 'rank' if report.files.artifacts else 'snapshot'
 
 
-def details(advice: Advice) -> list[str]:
-    """The figures behind a piece of advice, as sentences."""
-    found = [advice.why]
-    if advice.frees:
-        size = human_bytes(advice.frees) + (' of reserved memory' if advice.reserved else '')
-        found.append(
-            f"A replay on torch's own allocator frees {size}." if advice.replayed else f'It frees about {size}.'
-        )
-    if advice.costs:
-        found.append(f'It costs: {advice.costs}.')
-    return found
-
-
 def _failures(report: RunReport) -> Iterator[Sentence]:
     if report.was_killed:
         yield Sentence('failure', 'The run ended without closing its files, as after a kill.')
@@ -109,6 +97,8 @@ def _failures(report: RunReport) -> Iterator[Sentence]:
     others = [report.labels[failure.rank] for failure in report.failures[1:]]
     also = f' {_capital(_listed(others))} failed too.' if others else ''
     yield Sentence('failure', _failure(first, report.labels[first.rank]) + also)
+    for text in what_fits(report):
+        yield Sentence('failure', text)
 
 
 def _failure(failure: Failure, label: str) -> str:

@@ -18,6 +18,8 @@ def report_dict(report: RunReport) -> dict[str, Any]:
         'verdict': [dataclasses.asdict(sentence) for sentence in verdict(report)],
         'advice': [dataclasses.asdict(each) for each in report.advice],
         'comparison': None if report.comparison is None else dataclasses.asdict(report.comparison),
+        'trials': None if report.trials is None else dataclasses.asdict(report.trials),
+        'not_tried': report.not_tried,
         'failures': [dataclasses.asdict(failure) for failure in report.failures],
         'odd_ranks': [dataclasses.asdict(odd) for odd in report.odd],
         'figures': [

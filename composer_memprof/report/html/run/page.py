@@ -22,7 +22,8 @@ from composer_memprof.report.html.packed import as_json
 from composer_memprof.report.html.pages import PAGES, policy_hash, source
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.opening import how_to_open
-from composer_memprof.report.text.run_verdict import details, title, verdict
+from composer_memprof.report.text.run_advice import advice_details, trial_notes
+from composer_memprof.report.text.run_verdict import title, verdict
 
 #: Most files that the page lists.
 _FILES = 500
@@ -63,8 +64,10 @@ def run_page(report: RunReport, folder: Path) -> str:
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         sentences=verdict(report),
         advice=[
-            {'what': printable(each.what), 'details': list(map(printable, details(each)))} for each in report.advice
+            {'what': printable(each.what), 'details': list(map(printable, details))}
+            for each, details in zip(report.advice, advice_details(report))
         ],
+        trial_notes=list(map(printable, trial_notes(report))),
         charts=charts,
         figures=markupsafe.Markup(as_json(figures)),  # noqa: S704  # it has no character of HTML
         plotly=markupsafe.Markup(plotly),  # noqa: S704  # the installed package's

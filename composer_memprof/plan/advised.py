@@ -1,0 +1,113 @@
+"""What a report on a run advises, tried: the run's config on the simulated GPU, with each change that has a trial."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.analysis.run_report.advice import Advice
+from composer_memprof.analysis.run_report.report import RunReport
+from composer_memprof.analysis.run_report.trials import Trials, TriedChange
+from composer_memprof.plan.starting import planning_process
+from composer_memprof.simulated_gpu.building import CannotSimulateError
+from composer_memprof.simulated_gpu.devices import Device, device_by_key, device_of_memory, find_device
+
+#: Of a run without a device, as on a CPU.
+_DEFAULT_GPU = 'h100-80gb'
+_KIND = 'config'
+_SECONDS = 3600
+
+
+def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: Optional[Device] = None) -> RunReport:
+    """The report with what each change came to on the simulated GPU, or with the reason why none could be tried.
+
+    Runs the code that the config names. Of a run that ran out of memory all changes are tried, also together.
+
+    Args:
+        report (RunReport): on a run.
+        config (Path, optional): of the run. Default: the one that ``composer-memprof train`` kept beside its files.
+        device (Device, optional): Default: that of the run; of a run on a CPU an H100.
+    """
+    try:
+        found = _trials(report, _config_of(report) if config is None else config, device or _device_of(report))
+    except (CannotSimulateError, ValueError, OSError, subprocess.SubprocessError) as error:
+        return replace(report, not_tried=' '.join(str(error).split())[:500])
+    advice = [_tried(each, found) for each in report.advice]
+    return replace(report, trials=found[0], advice=sorted(advice, key=lambda each: -(each.frees or 0)))
+
+
+def _config_of(report: RunReport) -> Path:
+    for artifact in reversed(report.files.artifacts):
+        if artifact.entry.kind == _KIND and not report.files.stored:
+            return artifact.checked_path()
+    raise ValueError(
+        'the config of the run is not known; give it with --config CONFIG.yaml, or run the script itself with: '
+        'composer-memprof simulate -- COMMAND'
+    )
+
+
+def _device_of(report: RunReport) -> Device:
+    for summary in report.summaries.values():
+        largest = summary.largest_device
+        if summary.meta.simulated:
+            return device_by_key(summary.meta.simulated)
+        if largest is not None and largest.memory:
+            return device_of_memory(largest.memory)
+    return find_device(_DEFAULT_GPU)
+
+
+_Found = tuple[Trials, dict[str, TriedChange]]
+
+
+def _trials(report: RunReport, config: Path, device: Device) -> _Found:
+    """The trials, and those of changes that a report advises, by the names that it uses."""
+    ran_out = any(failure.oom is not None for failure in report.failures)
+    advised = sorted({each.change for each in report.advice if each.change})
+    settings = report.lead.report.settings.get('PYTORCH_CUDA_ALLOC_CONF', '') if report.lead is not None else None
+    ranks = max(report.ranks, default=0) + 1 if report.files.artifacts else 1
+    command, environment = planning_process(
+        str(config), [], device, ranks, advised=None if ran_out else advised, allocator=settings
+    )
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, errors='replace', timeout=_SECONDS, check=False
+    )
+    try:
+        plan: Any = json.loads(done.stdout)
+    except ValueError:
+        lines = done.stderr.strip().splitlines()
+        raise ValueError(lines[-1] if lines else f'the simulation ended with code {done.returncode}') from None
+    base = plan['outcome']
+    if base['error']:
+        raise ValueError(f'the config does not run here: {base["error"]}')
+    rows = [*plan['changes'], *([plan['combination']] if plan['combination'] else [])]
+    tried = [_change(row, base['allocated']) for row in rows]
+    changes = tried[: len(plan['changes'])]
+    trials = Trials(
+        gpu=plan['gpu'],
+        ranks=plan['ranks'],
+        peak=base['allocated'],
+        reserved=base['reserved'],
+        available=plan['total'] - sum(plan['outside'].values()),
+        fits=plan['fits'],
+        changes=changes,
+        together=tried[-1] if plan['combination'] else None,
+    )
+    return trials, {row['advised_as']: change for row, change in zip(plan['changes'], changes) if row['advised_as']}
+
+
+def _change(row: dict[str, Any], before: int) -> TriedChange:
+    outcome = row['outcome']
+    return TriedChange(
+        row['name'], row['how'], row['cost'], before, outcome['allocated'], outcome['fits'], outcome['error']
+    )
+
+
+def _tried(advice: Advice, found: _Found) -> Advice:
+    change = found[1].get(advice.change)
+    if change is None:
+        return advice
+    frees = advice.frees if change.error else change.before - change.after
+    return replace(advice, tried=change, frees=frees)
