@@ -1,4 +1,4 @@
-"""Messages for people: warnings, the package's logger, errors for a setting, suggestions, sizes."""
+"""Messages for people: warnings, the package's logger, errors for a setting, suggestions, sizes. None has a credential."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import difflib
 import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Union
+
+from composer_memprof.redaction import redacted
 
 logger = logging.getLogger('composer_memprof')
 # Otherwise logging prints a warning on stderr a second time where nobody has configured it.
@@ -37,6 +40,7 @@ def warn(message: str) -> None:
 
     Never raises, not even where warnings are errors: it is called within the training and on background threads.
     """
+    message = redacted(message)
     _log(logging.WARNING, message)
     try:
         # warn_explicit, because the line of this package that warns would tell the reader nothing.
@@ -55,10 +59,16 @@ def log_error(message: str, error: Union[BaseException, str, None] = None) -> No
     ... except ZeroDivisionError:
     ...     log_error('HostRSS could not read the memory of a worker')
     """
-    if isinstance(error, str):
-        _log(logging.DEBUG, f'{message}\n{error}')
-    else:
-        _log(logging.DEBUG, message, exc_info=True if error is None else error)
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    if not isinstance(error, str):
+        error = sys.exc_info()[1] if error is None else error
+        text = ''.join(traceback.format_exception(error)) if error is not None else ''
+        if redacted(text) == text:
+            _log(logging.DEBUG, redacted(message), exc_info=error)
+            return
+        error = text
+    _log(logging.DEBUG, redacted(f'{message}\n{error}'))
 
 
 @contextlib.contextmanager
@@ -87,7 +97,7 @@ def must_be(name: str, allowed: str, value: object) -> ValueError:
     ...
     ValueError: interval must be 0.001 to 86400 seconds, not 0
     """
-    return ValueError(f'{name} must be {allowed}, not {value!r}')
+    return ValueError(f'{name} must be {allowed}, not {redacted(repr(value))}')
 
 
 def check_switches(**switches: object) -> None:

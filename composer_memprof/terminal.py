@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from composer_memprof.messages import MemprofWarning, printable
+from composer_memprof.redaction import redacted
 
 
 def show(renderable: RenderableType) -> None:
@@ -33,8 +34,8 @@ class _Unpadded:
 
 
 def say(message: str) -> None:
-    """Write a message to the person who typed the command. It may quote a file that is not trusted."""
-    text = '\n'.join(map(printable, message.split('\n')))
+    """Write a message to the person who typed the command. It may quote a file that is not trusted, or a credential."""
+    text = '\n'.join(map(printable, redacted(message).split('\n')))
     sys.stderr.write(f'composer-memprof: {text}\n')
 
 

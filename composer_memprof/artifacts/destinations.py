@@ -1,7 +1,4 @@
-"""Where artifacts are uploaded: to a store that fsspec knows, or through Composer's logger.
-
-No name may contain a credential, because names are written to manifests and logs.
-"""
+"""Where artifacts are uploaded: to a store that has an address, or through Composer's logger."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
-import fsspec
 import fsspec.implementations.local
 import tenacity
 
+from composer_memprof.artifacts.addresses import open_store
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.numbering import before_suffix, counted
+from composer_memprof.redaction import hide_values
 
 #: Errors after which another attempt is useless.
 _NOT_RETRIED = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
@@ -35,7 +33,7 @@ class Destination(Protocol):
 
 
 class FsspecDestination:
-    """A store through fsspec.
+    """A store that has an address, through its filesystem.
 
     Args:
         storage_options (Mapping, optional): for the filesystem, in addition to the environment and fsspec's config.
@@ -44,6 +42,7 @@ class FsspecDestination:
 
     def __init__(self, storage_options: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
         self.storage_options = dict(storage_options or {})
+        hide_values(self.storage_options)
         self.overwrite = overwrite
 
     def accepts_files(self) -> bool:
@@ -59,7 +58,7 @@ class FsspecDestination:
         return retrying(self._upload_once, path, name)
 
     def _upload_once(self, path: Path, name: str) -> str:
-        filesystem, _ = fsspec.core.url_to_fs(name, **self.storage_options)
+        filesystem, _ = open_store(name, self.storage_options)
         if self.overwrite:
             _put(filesystem, path, name, mode='overwrite')
             return name
@@ -92,7 +91,7 @@ def _put(filesystem: Any, path: Path, name: str, mode: str) -> None:
         return
     try:
         filesystem.put_file(str(path), target, mode=mode)
-    except NotImplementedError:  # no exclusive writes here; the caller has checked that the name is free
+    except (NotImplementedError, TypeError):  # no exclusive writes here; the caller has checked that the name is free
         filesystem.put_file(str(path), target)
 
 

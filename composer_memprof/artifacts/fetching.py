@@ -16,11 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
-import fsspec
-
-from composer_memprof.artifacts.addresses import check_scheme
+from composer_memprof.artifacts.addresses import check_scheme, open_store
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.messages import log_error, printable
+from composer_memprof.redaction import hide_values, one_line
 
 #: Keys under which filesystems give the time of a file's last change.
 _TIMES = ('LastModified', 'last_modified', 'mtime', 'updated', 'modified', 'created')
@@ -63,13 +62,14 @@ class Store:
     """
 
     def __init__(self, uri: str, storage_options: Optional[Mapping[str, Any]] = None) -> None:
+        hide_values(storage_options)
         self.uri = uri.rstrip('/')
         try:
-            check_scheme(uri, 'the address')
+            check_scheme(uri, 'the address', to_read=True)
         except ValueError as error:
             raise FetchError(printable(str(error))) from None
         with self._errors_in_one_line():
-            self._filesystem, self._root = fsspec.core.url_to_fs(uri, **dict(storage_options or {}))
+            self._filesystem, self._root = open_store(uri, storage_options)
             self.is_file = bool(self._filesystem.isfile(self._root))
             found = self._filesystem.find(self._root, detail=True)
             self.files = [self._file(remote, info) for remote, info in sorted(found.items()) if _is_file(remote, info)]
@@ -137,8 +137,7 @@ class Store:
             raise FetchError(f'there is nothing at {printable(self.uri)}') from None
         except Exception as error:  # a store's client may raise anything
             log_error(f'reading {self.uri} failed')
-            text = ' '.join(str(error).split())[:300]
-            raise FetchError(printable(f'{self.uri} cannot be read: {type(error).__name__}: {text}')) from None
+            raise FetchError(printable(f'{self.uri} cannot be read: {one_line(error)}')) from None
 
 
 @contextlib.contextmanager

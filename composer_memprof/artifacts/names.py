@@ -124,7 +124,8 @@ class Naming:
         if self.remote is None:
             return None
         if not has_variable(self.remote, 'batch'):
-            return f'{_format(self.remote, stamp).rstrip("/")}/{local}'
+            scheme, separator, path = _format(self.remote, stamp).rpartition('://')
+            return f'{scheme}{separator}{path.rstrip("/")}/{local}'
         return before_suffix(self._stem(self.remote, stamp) + suffix, stamp.mark + counted(number))
 
     def _stem(self, template: str, stamp: Stamp) -> str:

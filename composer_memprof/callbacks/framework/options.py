@@ -23,9 +23,10 @@ from typing import Any, NoReturn, Optional, TypedDict, TypeVar, Union
 
 from composer.loggers import Logger
 
-from composer_memprof.artifacts.addresses import check_scheme, scheme_of
+from composer_memprof.artifacts.addresses import check_no_address, check_scheme, scheme_of
 from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
+from composer_memprof.artifacts.storage_options import check_options
 from composer_memprof.messages import check_one_of, check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
 from composer_memprof.schedule.parsing import check_units, parse_schedule, parse_stages
@@ -248,14 +249,14 @@ class Output:
 
     def __post_init__(self) -> None:
         check_switches(overwrite=self.overwrite, compress=self.compress)
+        check_no_address(self.folder, 'folder')
         check_template(self.folder, 'folder', RUN_VARIABLES)
         check_naming(self.naming)
         check_kept('num_artifacts_to_keep', self.num_artifacts_to_keep, self.naming.remote)
         if not isinstance(self.close_timeout, (int, float)) or not 0 <= self.close_timeout < 86400:
             raise must_be('close_timeout', '0 to 86400 seconds', self.close_timeout)
         check_one_of('on_full', self.on_full, ON_FULL)
-        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
-            raise ValueError(f'storage_options must be a mapping, not a {type(self.storage_options).__name__}')
+        check_options(self.storage_options, self.naming.remote)
 
 
 def check_kept(name: str, keep: object, remote: Optional[str]) -> None:
@@ -310,5 +311,6 @@ def check_naming(naming: Naming, prefix: str = '') -> None:
     if os.path.isabs(naming.filename) or '..' in Path(naming.filename).parts:
         raise ValueError(f'{prefix}filename={naming.filename!r} leaves its folder; it must be relative, without ..')
     if naming.remote is not None:
+        remote = str(naming.remote)  # not yet known to be text, but whatever it is may have a credential
+        check_scheme(remote, f'{prefix}remote_file_name')
         check_template(naming.remote, f'{prefix}remote_file_name', every_variable)
-        check_scheme(naming.remote, f'{prefix}remote_file_name')
