@@ -37,7 +37,7 @@ from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.html.snapshot.page import page_title, write_snapshot_page
 from composer_memprof.schedule import Schedule, window
-from composer_memprof.signals import uninterrupted
+from composer_memprof.signals import holds_signals, uninterrupted
 
 #: How many out-of-memory errors of a run are saved: training may retry with smaller microbatches again and again.
 _MOST_OOMS = 3
@@ -323,6 +323,7 @@ class MemorySnapshot(StagePhasedCallback):
         finally:
             exclusive.release(self, self._standby)
 
+    @holds_signals
     def _out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         """Runs on the thread whose allocation fails, before anything is freed."""
         state = self._state() if self._state is not None else None

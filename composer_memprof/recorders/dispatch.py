@@ -19,6 +19,7 @@ from composer_memprof.recorders.torch_private.dispatch_modes import active_memor
 from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.operators import RULES_BY_MODE
 from composer_memprof.recorders.torch_private.tensors import FLATTEN
+from composer_memprof.signals import holds_signals
 
 __all__ = ['NEEDS', 'OperationListener', 'foreign_tracker', 'in_backward', 'listen', 'stop_listening']
 
@@ -137,6 +138,7 @@ class _ListenerMode(dispatch_modes.TorchDispatchMode):
         mode._tell('operated', operator, args, kwargs, result)
         return result
 
+    @holds_signals
     def _tell(self, method: str, *arguments: Any) -> None:
         for listener in self.listeners:
             try:
@@ -148,6 +150,7 @@ class _ListenerMode(dispatch_modes.TorchDispatchMode):
         self.listeners = [other for other in self.listeners if other is not listener]
         listener.failed(error)
 
+    @holds_signals
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
             if hasattr(kind, FLATTEN):

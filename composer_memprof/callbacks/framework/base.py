@@ -20,6 +20,7 @@ from composer.loggers import Logger
 from composer.utils import dist
 from typing_extensions import Unpack
 
+from composer_memprof import signals
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, Part, fork_next_writer, hand_over_windows
@@ -43,7 +44,7 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
-from composer_memprof.signals import uninterrupted
+from composer_memprof.signals import holds_signals, uninterrupted
 
 
 class Life(enum.Enum):
@@ -253,8 +254,14 @@ class ProfilingCallback(StageEvents):
     # -- events ---------------------------------------------------------------------------------------------------
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
-        if id(event) not in self._events:
-            return
+        if id(event) in self._events:
+            self._handle(event, state, logger)
+        if signals.waiting:  # from here its exception goes to Composer, and on to the user
+            signals.pass_on()
+
+    @holds_signals
+    def _handle(self, event: Event, state: State, logger: Logger) -> None:
+        signals.refresh()
         if self._life is _DISABLED and event is not _INIT and event is not _FIT_END:
             if event is _BATCH_START:
                 fork_next_writer()  # earlier windows may wait for it
@@ -309,6 +316,7 @@ class ProfilingCallback(StageEvents):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
+        signals.hold(self)
         self._end_failed_fit(state)
         self._finish_if_recording(state)  # of the fit that failed
         if self.when.stages == {'eval'} and not state.evaluators:
@@ -334,6 +342,7 @@ class ProfilingCallback(StageEvents):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self._fitting = False
+        signals.release(self)
         if self.is_recording:
             self._warn_of_unfinished(state)
             self._finish(state)
@@ -347,7 +356,10 @@ class ProfilingCallback(StageEvents):
 
     def close(self, state: State, logger: Logger) -> None:
         closing.defer_signals(state)
-        self._close_run(state)
+        try:
+            self._close_run(state)
+        finally:
+            signals.pass_on()
         self._window_metrics.log_at_close(logger, state.timestamp.batch.value)
 
     def close_late(self, *, save: bool) -> None:
@@ -363,7 +375,9 @@ class ProfilingCallback(StageEvents):
             self._fitting = False
             self._fit_failed(state)
 
+    @holds_signals
     def _close_run(self, state: State) -> None:
+        signals.release(self)
         if self._store is None:
             return
         try:
@@ -435,6 +449,7 @@ class ProfilingCallback(StageEvents):
             self._finish(state)
 
     def _start_pass(self, stage: str, state: State) -> None:
+        signals.hold(self)
         self._windows.start_pass(stage, state)
 
     def _end_stage_batch(self, stage: str, state: State, timestamp: Any) -> None:
@@ -443,6 +458,8 @@ class ProfilingCallback(StageEvents):
             self._after_batch(stage, state)
 
     def _end_pass(self, stage: str, state: State) -> None:
+        if not self._fitting:
+            signals.release(self)
         if stage not in self._windows:
             return
         self._windows.end_pass(stage)

@@ -1,6 +1,6 @@
 """The closes of a Trainer's callbacks: no signal skips one of them, and none of ours is left out.
 
-Composer turns SIGTERM and SIGINT into an exception, wherever the main thread is. While it closes callbacks one after the
+Composer turns SIGTERM and SIGINT into an exception, wherever the main thread is, and so do we SIGHUP. While it closes callbacks one after the
 other, that would skip all that follow, and a profiler that is never stopped hangs the interpreter. So signals are
 deferred: from the first of our closes to the last ``post_close`` of all callbacks, and from the beginning of interpreter
 exit to its end. The first signal starts the clock of ``close_timeout``. A second Ctrl-C is not deferred.
@@ -24,7 +24,7 @@ from composer_memprof.artifacts import exiting
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.callbacks.framework.closing_line import say_what_was_written
 from composer_memprof.messages import errors_logged
-from composer_memprof.signals import DeferredSignals
+from composer_memprof.signals import DeferredSignals, HangUp
 
 
 class Closable(Protocol):
@@ -57,6 +57,7 @@ def will_close(callback: Closable, timeout: float) -> None:
     exiting.stay()
     _Exit.patience = None
     _open.add(callback)
+    _hang_up.begin()
     _Exit.timeout = max(_Exit.timeout, timeout)
     # Exit handlers run in reverse order: this one before the closes, which the Trainer's engine has registered.
     atexit.unregister(_exit_begins)
@@ -65,6 +66,8 @@ def will_close(callback: Closable, timeout: float) -> None:
 
 def is_closed(callback: Closable) -> None:
     _open.discard(callback)
+    if not _open:
+        _hang_up.end()
 
 
 def defer_signals(state: State) -> None:
@@ -114,6 +117,7 @@ def _defers(number: int, frame: Optional[FrameType]) -> bool:
 
 
 _signals = DeferredSignals(_defers)
+_hang_up = HangUp()
 
 
 def _exit_begins() -> None:

@@ -27,6 +27,7 @@ from composer_memprof.recorders.torch_private import fsdp_parameters as fsdp_par
 from composer_memprof.recorders.torch_private.fsdp_parameters import fsdp_parameters
 from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.tensors import is_modified_view
+from composer_memprof.signals import holds_signals
 from composer_memprof.vocabulary import (
     BUFFER,
     GRADIENT,
@@ -126,6 +127,7 @@ class Annotations:
             self._hooks.append(module.register_forward_pre_hook(Hook(enter, name), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Hook(leave, name), always_call=True))
 
+    @holds_signals
     def _note_backward(self, values: Any, name: str) -> None:
         """Hook the backward nodes of ``values``: when one of them runs, the backward pass enters module ``name``.
 
@@ -168,6 +170,7 @@ class Annotations:
             self._tensors.extend([now, address, size, category, name] for address, size in places if address)
 
 
+@holds_signals
 def _enter_backward(annotations: weakref.ref[Annotations], name: str, gradients: object) -> None:
     """A hook of a backward node. The node may outlive the recording, so it holds a weak reference."""
     found = annotations()

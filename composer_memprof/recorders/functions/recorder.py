@@ -21,6 +21,7 @@ from composer_memprof.messages import errors_logged, log_error, nearest, warn
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.selection import HISTORY, Selection
 from composer_memprof.recorders.functions.source import END, START, FunctionCall, Source, Values
+from composer_memprof.signals import holds_signals
 
 #: Longer names are cut off: YAML allows no longer key.
 _LONGEST_NAME = 200
@@ -255,6 +256,7 @@ class FunctionMemoryRecorder:
             with errors_logged(f'closing {kind} failed'):
                 source.close()
 
+    @holds_signals
     def _read(self, call: FunctionCall, point: str) -> None:
         values: Values = {}
 
@@ -280,6 +282,7 @@ class FunctionMemoryRecorder:
             if kind in self._sources and not (source.one_thread and threading.get_ident() != call.thread):
                 self._run_safely(kind, functools.partial(action, source))
 
+    @holds_signals
     def _run_safely(self, kind: str, action: Callable[[], Any]) -> Any:
         """Run an action of a source. If it fails, remove the source and return None."""
         try:

@@ -17,6 +17,7 @@ from composer_memprof.recorders.saved_tensors.ledger import Ledger
 from composer_memprof.recorders.saved_tensors.saved_storages import ModuleCall
 from composer_memprof.recorders.torch_private import compilation, module_hooks, saved_tensor_hooks
 from composer_memprof.recorders.torch_private.graph_tasks import current_graph_task_id
+from composer_memprof.signals import holds_signals
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -119,6 +120,7 @@ class SavedTensorCapture:
 
     # -- forward hooks ------------------------------------------------------------------------------------------
 
+    @holds_signals
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _is_compiling():
             return
@@ -142,6 +144,7 @@ class SavedTensorCapture:
         except Exception as error:
             ledger.error = ledger.error or error
 
+    @holds_signals
     def _exit(self, module: nn.Module, args: Any, output: Any) -> None:
         del args, output  # unused
         if _is_compiling():

@@ -33,6 +33,7 @@ from composer_memprof.recorders.torch_private.custom_functions import APPLY_CODE
 from composer_memprof.recorders.torch_private.graph_tasks import current_autograd_node, current_graph_task_id
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import never_compile
 from composer_memprof.recorders.torch_private.tensors import base_of, cdata_of, inner_tensors, version_of
+from composer_memprof.signals import holds_signals
 
 _now = time.perf_counter
 
@@ -88,6 +89,7 @@ class Ledger:
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
+    @holds_signals
     def pack(self, tensor: Tensor) -> Any:
         """Autograd keeps what this returns in place of ``tensor``. Never raises."""
         try:
@@ -131,6 +133,7 @@ class Ledger:
             self.error = self.error or error
             return tensor.detach()
 
+    @holds_signals
     def unpack(self, saved: Any) -> Any:
         """What the backward pass gets.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from torch import Tensor
 
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import never_compile
+from composer_memprof.signals import holds_signals
 
 if TYPE_CHECKING:
     from composer_memprof.recorders.saved_tensors.ledger import Ledger
@@ -64,6 +65,7 @@ class Hold:
         self.ledger = ledger
         self.storage = storage
 
+    @holds_signals
     def __del__(self) -> None:
         storage = self.storage
         storage.refs -= 1
