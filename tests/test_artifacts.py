@@ -26,7 +26,7 @@ from composer_memprof.artifacts import uploading, writing
 from composer_memprof.artifacts.addresses import check_scheme
 from composer_memprof.artifacts.child import ReadAtFork, fork
 from composer_memprof.artifacts.containment import inside
-from composer_memprof.artifacts.destinations import FsspecDestination
+from composer_memprof.artifacts.destinations import FsspecDestination, Sent
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
@@ -34,7 +34,7 @@ from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, chec
 from composer_memprof.artifacts.numbering import before_suffix
 from composer_memprof.artifacts.push import push
 from composer_memprof.artifacts.store import ArtifactStore, Part
-from composer_memprof.artifacts.worker_thread import WorkerThread
+from composer_memprof.artifacts.upload_pool import UploadPool
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.signals import uninterrupted
 from tests.conftest import child_environment, entries
@@ -66,13 +66,13 @@ class MemoryDestination:
     def accepts_files(self) -> bool:
         return True
 
-    def upload(self, path: Path, name: str) -> str:
+    def upload(self, path: Path, name: str) -> Sent:
         assert self.open.wait(30)
         if self.error is not None:
             raise self.error
         assert path.exists(), 'removed before it was uploaded'
         self.names.append(name)
-        return name
+        return Sent(name)
 
 
 # -- names --------------------------------------------------------------------------------------------------------
@@ -497,8 +497,8 @@ def test_the_close_waits_no_longer_than_its_timeout() -> None:
     slow.open.set()
 
 
-def test_a_full_queue_of_uploads_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploading, '_thread', WorkerThread('small', capacity=1))
+def test_uploads_that_wait_for_a_thread_are_all_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploading, '_pool', UploadPool('small', lambda: 1))
     destination = MemoryDestination()
     destination.open.clear()
     store = make_store(destination, 'far/{batch}.txt')

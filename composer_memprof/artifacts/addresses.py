@@ -1,4 +1,4 @@
-"""The addresses that artifacts are uploaded to: which are refused, and the filesystem that serves one.
+"""The addresses that artifacts are uploaded to: which are refused, and who serves one.
 
 No address may contain a credential, because addresses are written to manifests and logs. All is checked without a
 connection; see ``probing`` for the rest.
@@ -7,12 +7,11 @@ connection; see ``probing`` for the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Optional
 
 import fsspec
 
-from composer_memprof.artifacts.composer_stores import COMPOSER_STORES, VOLUMES, ComposerStoreFileSystem
+from composer_memprof.artifacts.composer_stores import COMPOSER_STORES, VOLUMES
 from composer_memprof.messages import allowed_are
 from composer_memprof.redaction import redacted
 
@@ -47,15 +46,6 @@ def scheme_of(name: str) -> Optional[str]:
         return 'dbfs'
     match = _SCHEME.match(name)
     return match.group(1).lower() if match else None
-
-
-def open_store(address: str, storage_options: Optional[Mapping[str, Any]] = None) -> tuple[Any, str]:
-    """The filesystem that serves ``address``, and the path in it. May connect."""
-    scheme = scheme_of(address)
-    if scheme is not None and is_served_by_composer(address):
-        filesystem = ComposerStoreFileSystem(scheme)
-        return filesystem, filesystem._strip_protocol(address)
-    return fsspec.core.url_to_fs(address, **dict(storage_options or {}))
 
 
 def is_served_by_composer(address: str) -> bool:

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, Literal, Optional, Protocol
 
 import fsspec.implementations.local
 import tenacity
 
-from composer_memprof.artifacts.addresses import open_store
+from composer_memprof.artifacts.addresses import check_scheme, scheme_of
 from composer_memprof.artifacts.files import move_to_new
+from composer_memprof.artifacts.filesystems import call, filesystem_of
 from composer_memprof.artifacts.numbering import before_suffix, counted
+from composer_memprof.artifacts.stored_objects import find_object, is_copy
+from composer_memprof.artifacts.upload_limits import SentBytes, Throttle, throttle_of_process
 from composer_memprof.redaction import hide_values
 
 #: Errors after which another attempt is useless.
 _NOT_RETRIED = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
-_ATTEMPTS = 4
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Where a file went.
+
+    Args:
+        name (str): its address, or its name in the destination.
+        status (str): ``uploaded``, or ``handed_over`` to somebody who uploads it later.
+    """
+
+    name: str
+    status: Literal['uploaded', 'handed_over'] = 'uploaded'
 
 
 class Destination(Protocol):
-    """Takes complete files. Called on a background thread; the caller handles errors."""
+    """Takes complete files. Called on background threads, several at once; the caller handles errors."""
 
     def accepts_files(self) -> bool:
         """True if files can be uploaded."""
 
-    def upload(self, path: Path, name: str) -> str:
-        """Upload ``path`` as ``name``, or the next name that is free, and return that name."""
+    def upload(self, path: Path, name: str) -> Sent:
+        """Upload ``path`` as ``name``, or the next name that is free. An object with its content counts as uploaded."""
+
+    def has(self, name: str, size: int) -> Optional[bool]:
+        """Whether a file that was handed over, as ``name``, is in the store; None if that can't be told."""
 
 
 class FsspecDestination:
@@ -38,99 +60,166 @@ class FsspecDestination:
     Args:
         storage_options (Mapping, optional): for the filesystem, in addition to the environment and fsspec's config.
         overwrite (bool): replace a file of the same name; otherwise a new file gets ``.2``, ``.3``, …
+
+    Raises:
+        ValueError: if the environment's limit on uploads is not allowed.
     """
 
     def __init__(self, storage_options: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
         self.storage_options = dict(storage_options or {})
         hide_values(self.storage_options)
         self.overwrite = overwrite
+        self._throttle = throttle_of_process()
 
     def accepts_files(self) -> bool:
         return True
 
-    def upload(self, path: Path, name: str) -> str:
+    def has(self, name: str, size: int) -> Optional[bool]:
+        found = find_object(*filesystem_of(name, self.storage_options))
+        return found is not None and found.get('size') == size
+
+    def upload(self, path: Path, name: str) -> Sent:
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=8),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
             retry=tenacity.retry_if_not_exception_type(_NOT_RETRIED),
             reraise=True,
         )
-        return retrying(self._upload_once, path, name)
+        return Sent(retrying(self._upload_once, path, name))
 
     def _upload_once(self, path: Path, name: str) -> str:
-        filesystem, _ = open_store(name, self.storage_options)
+        filesystem, target = filesystem_of(name, self.storage_options)
         if self.overwrite:
-            _put(filesystem, path, name, mode='overwrite')
+            _put(filesystem, path, target, 'overwrite', self._throttle)
             return name
-        number = 1
-        while True:
-            candidate = before_suffix(name, counted(number))
+        for number in itertools.count(1):
+            candidate = before_suffix(target, counted(number))
+            if self._create(filesystem, path, candidate):
+                return before_suffix(name, counted(number))
+        raise AssertionError('a name is found or an error raised')
+
+    def _create(self, filesystem: Any, path: Path, target: str) -> bool:
+        """Upload to ``target``. False if there is another object of that name."""
+        found = find_object(filesystem, target)
+        if found is None:
             try:
-                if not filesystem.exists(candidate):
-                    _put(filesystem, path, candidate, mode='create')
-                    return candidate
-            except FileExistsError:  # another process has just created it
-                pass
-            number += 1
+                _put(filesystem, path, target, 'create', self._throttle)
+                return True
+            except (FileExistsError, FileNotFoundError):
+                # Somebody has just created it; or it is complete, and a lost answer was asked for again: S3 then has no
+                # such upload in parts any more.
+                found = find_object(filesystem, target)
+                if found is None:
+                    raise
+        return is_copy(filesystem, target, found, path)
 
 
-def _put(filesystem: Any, path: Path, name: str, mode: str) -> None:
-    target = filesystem._strip_protocol(name)
+def _put(filesystem: Any, path: Path, target: str, mode: str, throttle: Throttle) -> None:
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
-        # Renamed once it is whole, so that an interrupted copy never has the file's name.
-        filesystem.makedirs(filesystem._parent(target), exist_ok=True)
-        partial = Path(f'{target}.{os.getpid()}.{threading.get_ident()}.part')
-        try:
-            shutil.copyfile(path, partial)
-            if mode == 'create':
-                move_to_new(partial, Path(target))
-            else:
-                os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        _put_here(path, Path(target), mode)
         return
+    if not filesystem.async_impl:  # of the stores with real folders
+        filesystem.makedirs(filesystem._parent(target), exist_ok=True)
+    settings = {'chunksize': throttle.part_size, 'max_concurrency': throttle.parts_at_once}
+    taken = inspect.signature(getattr(filesystem, '_put_file', filesystem.put_file)).parameters
+    more: dict[str, Any] = {name: value for name, value in settings.items() if name in taken}
+    more |= {'callback': SentBytes(throttle), 'timeout': throttle.seconds_for(path.stat().st_size)}
+    with throttle.turn():
+        try:
+            call(filesystem, 'put_file', str(path), target, mode=mode, **more)
+        except (
+            NotImplementedError,
+            TypeError,
+        ):  # no exclusive writes here; the caller has checked that the name is free
+            call(filesystem, 'put_file', str(path), target, **{**more, 'callback': SentBytes(throttle)})
+
+
+def _put_here(path: Path, target: Path, mode: str) -> None:
+    """Copy to a folder. It gets its name once it is whole, so that an interrupted copy never has it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Short, since the name itself may be as long as the folder allows.
+    partial = target.parent / f'.memprof.{os.getpid()}.{threading.get_ident()}.part'
     try:
-        filesystem.put_file(str(path), target, mode=mode)
-    except (NotImplementedError, TypeError):  # no exclusive writes here; the caller has checked that the name is free
-        filesystem.put_file(str(path), target)
+        shutil.copyfile(path, partial)
+        if mode == 'create':
+            move_to_new(partial, target)
+        else:
+            os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _LoggerStore:
+    """The store of one of the logger's destinations: Composer's object store, and the name that it gives an object."""
+
+    store: Any
+    object_name: Any
+
+    def size_of(self, name: str) -> Optional[int]:
+        """In bytes; None if there is no such object."""
+        try:
+            return self.store.get_object_size(self.object_name(name))
+        except FileNotFoundError:
+            return None
+
+    def address_of(self, name: str) -> Optional[str]:
+        """Its address, if fsspec knows the store; it has no credential."""
+        address = str(self.store.get_uri(self.object_name(name)))
+        try:
+            check_scheme(address, 'remote')
+        except ValueError:
+            return None
+        return address if scheme_of(address) is not None else None
 
 
 class LoggerDestination:
-    """The destinations of Composer's logger that take files."""
+    """The destinations of Composer's logger that take files. They upload later, in processes of their own."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
-        self._used: set[str] = set()
+        self._lock = threading.Lock()  # Composer calls its loggers from one thread
+        #: The names in use, by the address that stands for them in the manifest.
+        self._names: dict[str, str] = {}
 
     def accepts_files(self) -> bool:
         return bool(self._logger.has_file_upload_destination())
 
-    def upload(self, path: Path, name: str) -> str:
-        number = 1
-        while (candidate := before_suffix(name, counted(number))) in self._used or self._is_stored(candidate):
-            number += 1
-        self._used.add(candidate)
-        # Composer formats both names. Without `overwrite` it raises into training if the name exists.
-        self._logger.upload_file(
-            remote_file_name=_escape_braces(candidate),
-            file_path=_escape_braces(str(path)),
-            overwrite=True,
-        )
-        return candidate
+    def upload(self, path: Path, name: str) -> Sent:
+        with self._lock:
+            candidate = self._free_name(name)
+            # Composer formats both names. Without `overwrite` it raises into training if the name exists.
+            self._logger.upload_file(
+                remote_file_name=_escape_braces(candidate),
+                file_path=_escape_braces(str(path)),
+                overwrite=True,
+            )
+            # With a store's address `push` can look for it, and upload it if it never got there.
+            address = next(filter(None, (store.address_of(candidate) for store in self._stores())), candidate)
+            self._names[address] = candidate
+            return Sent(address, 'handed_over')
 
-    def _is_stored(self, name: str) -> bool:
-        """True if a destination has an object of this name, from an earlier run, and can tell."""
+    def has(self, name: str, size: int) -> Optional[bool]:
+        stores = list(self._stores())
+        if not stores or name not in self._names:
+            return None
+        with self._lock:
+            return all(store.size_of(self._names[name]) == size for store in stores)
+
+    def _free_name(self, name: str) -> str:
+        used, stores = set(self._names.values()), list(self._stores())
+        for number in itertools.count(1):
+            candidate = before_suffix(name, counted(number))
+            if candidate not in used and all(store.size_of(candidate) is None for store in stores):
+                return candidate
+        raise AssertionError('a name is found or an error raised')
+
+    def _stores(self) -> Iterator[_LoggerStore]:
+        """Those that can tell what they have: Composer's RemoteUploaderDownloader can."""
         for destination in self._logger.destinations:
-            backend = getattr(destination, 'remote_backend', None)
-            if backend is None or not destination.can_upload_files():
-                continue
-            remote_name = getattr(destination, '_remote_file_name', str)(name)
-            try:
-                backend.get_object_size(remote_name)
-            except FileNotFoundError:
-                continue
-            return True
-        return False
+            store = getattr(destination, 'remote_backend', None)
+            if store is not None and destination.can_upload_files():
+                yield _LoggerStore(store, getattr(destination, '_remote_file_name', str))
 
 
 def _escape_braces(name: str) -> str:

@@ -27,7 +27,7 @@ class Failures:
             self._warned.add(subject)
             warn(message)
 
-    def guard(self, work: Callable[[], None]) -> None:
+    def guard(self, work: Callable[[], object]) -> None:
         """Run ``work`` without raising: an error here must not stop the training."""
         try:
             work()

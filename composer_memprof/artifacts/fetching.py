@@ -16,8 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.addresses import check_scheme, open_store
+from composer_memprof.artifacts.addresses import check_scheme
 from composer_memprof.artifacts.containment import inside
+from composer_memprof.artifacts.filesystems import filesystem_of
 from composer_memprof.messages import log_error, printable
 from composer_memprof.redaction import hide_values, one_line
 
@@ -69,7 +70,7 @@ class Store:
         except ValueError as error:
             raise FetchError(printable(str(error))) from None
         with self._errors_in_one_line():
-            self._filesystem, self._root = open_store(uri, storage_options)
+            self._filesystem, self._root = filesystem_of(uri, storage_options)
             self.is_file = bool(self._filesystem.isfile(self._root))
             found = self._filesystem.find(self._root, detail=True)
             self.files = [self._file(remote, info) for remote, info in sorted(found.items()) if _is_file(remote, info)]

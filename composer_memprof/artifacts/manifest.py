@@ -24,7 +24,7 @@ try:
 except ImportError:  # not on this platform: `push` then can't tell that a run is alive
     fcntl = None  # type: ignore[assignment]
 
-Status = Literal['open', 'saved', 'uploaded', 'failed', 'removed', 'skipped']
+Status = Literal['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped']
 PATTERN = 'rank*.manifest.jsonl'
 #: Keys that a line has only if there is something to say.
 _OPTIONAL = ('simulated', 'reason')
@@ -46,8 +46,8 @@ class Entry:
         run_name (str): of the run.
         epoch (int): at which it was saved.
         batch (int): at which it was saved.
-        status (str): ``open`` (it grows), ``saved``, ``uploaded``, ``failed``, ``removed``, or ``skipped`` (a window that
-            was left out; there is no such file).
+        status (str): ``open`` (it grows), ``saved``, ``handed_over`` (to Composer's logger, which uploads it later),
+            ``uploaded``, ``failed``, ``removed``, or ``skipped`` (a window that was left out; there is no such file).
         simulated (str, optional): the simulated GPU that it was recorded on; the line has no such key for a real one.
         reason (str, optional): why it was skipped; only those lines have the key.
     """

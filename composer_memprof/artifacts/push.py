@@ -88,7 +88,7 @@ def _push_one(manifest: Path, entry: Entry, storage_options: Optional[Mapping[st
         check_scheme(entry.remote, 'remote')
         _check_local_target(entry.remote)
         size, sha256 = digest(resolved)
-        remote = FsspecDestination(storage_options).upload(resolved, entry.remote)
+        remote = FsspecDestination(storage_options).upload(resolved, entry.remote).name
     except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
         log_error(f'uploading {entry.path} failed')
         return PushResult(path, entry.remote, f'{type(error).__name__}: {error}')

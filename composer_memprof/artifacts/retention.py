@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from composer_memprof.artifacts.folder import ArtifactFolder
-from composer_memprof.artifacts.manifest import Entry
+from composer_memprof.artifacts.manifest import Entry, Status
 
 
 @dataclass
@@ -20,7 +20,7 @@ class WindowFiles:
 
     @property
     def not_uploaded(self) -> int:
-        """How many of the files are still to be uploaded."""
+        """How many of the files are still to be uploaded, or not known to be."""
         return sum(entry.remote is not None and entry.status != 'uploaded' for entry in self.entries)
 
 
@@ -60,6 +60,11 @@ class KeptWindows:
         """How many files are still to be uploaded."""
         with self._lock:
             return sum(window.not_uploaded for window in self._windows)
+
+    def files(self, status: Status) -> list[tuple[Entry, WindowFiles]]:
+        """The files with a status, each with its window."""
+        with self._lock:
+            return [(entry, window) for window in self._windows for entry in window.entries if entry.status == status]
 
     def count_files(self) -> int:
         """How many files are on this disk."""

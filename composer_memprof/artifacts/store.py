@@ -13,7 +13,7 @@ from typing import Optional
 
 from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.destinations import Destination
-from composer_memprof.artifacts.exiting import Deadline, exiting
+from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.growing_file import GrowingFile
@@ -32,8 +32,6 @@ OnSaved = Callable[[dict[str, Path]], None]
 _WRITE_TIMEOUT_S = 600.0
 #: After this long the close says what it waits for.
 _LONG_CLOSE_S = 2.0
-#: At interpreter exit, the share of the timeout that is reserved for uploads in a child process.
-_SHARE_OF_PUSH = 0.75
 
 
 class ArtifactStore:
@@ -137,43 +135,29 @@ class ArtifactStore:
     def close(self, timeout: float) -> None:
         """Wait for files that are still to be written, and up to ``timeout`` seconds for uploads.
 
-        At interpreter exit all of it together takes at most ``timeout``, because a launcher kills the job soon after.
+        The stores of a Trainer share these seconds. At interpreter exit all of it together takes at most ``timeout``,
+        because a launcher kills the job soon after.
         """
         if self._closed:
             return
         self._closed = True
         try:
-            self._wait(timeout)
+            self._wait_for_writing(timeout)
             self._left_out.warn()
-            self._uploader.leave_to_push(timeout)
+            self._uploader.close(timeout)
         finally:
             self._files.manifest.release()
             self._writer.release()
             self._uploader.release()
 
-    def _wait(self, timeout: float) -> None:
+    def _wait_for_writing(self, timeout: float) -> None:
         began = time.monotonic()
 
-        def explain_writing() -> None:
+        def explain() -> None:
             if time.monotonic() - began > _LONG_CLOSE_S:
                 self._failures.warn_once('writing', f'waiting for the last files to be written to {str(self.folder)!r}')
 
-        def explain_uploading() -> None:
-            if time.monotonic() - began > _LONG_CLOSE_S:
-                self._failures.warn_once(
-                    'uploading',
-                    f'waiting for {self._windows.count_not_uploaded()} file(s) to be uploaded, up to {timeout:g} s '
-                    '(close_timeout). Files that are not uploaded by then are kept; upload them with: '
-                    f'composer-memprof push {self.folder}',
-                )
-
-        self._writer.wait(Deadline(_WRITE_TIMEOUT_S, if_leaving=timeout), explain_writing)
-        # At interpreter exit an upload that has started may still succeed; the others need a child process.
-        share = 1 - _SHARE_OF_PUSH if exiting() else 1
-        uploads = Deadline(timeout, if_leaving=timeout * share, if_hurried=0)
-        if not exiting():
-            self._uploader.send_unsent(uploads)
-        self._uploader.wait(uploads, explain_uploading)
+        self._writer.wait(Deadline(_WRITE_TIMEOUT_S, if_leaving=timeout), explain)
 
     def _keep(
         self,

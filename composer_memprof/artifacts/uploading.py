@@ -1,4 +1,4 @@
-"""Uploads saved files on a worker thread. What is not uploaded by the close is left to ``push``."""
+"""Uploads saved files on background threads, several at once. What is not uploaded at the close is left to ``push``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Optional
 
 from composer_memprof.artifacts.destinations import FsspecDestination
-from composer_memprof.artifacts.exiting import Deadline, exiting, is_hurried
+from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
+from composer_memprof.artifacts.last_uploads import Unsent, last_uploads
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.push import push_at_exit
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
-from composer_memprof.artifacts.worker_thread import Job, WorkerThread
+from composer_memprof.artifacts.upload_limits import files_at_once
+from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
 from composer_memprof.messages import log_error
 
-#: Shared by all stores. A job holds names only, so that many may wait.
-_thread = WorkerThread('memprof-uploader', capacity=256)
+#: Shared by all stores.
+_pool = UploadPool('memprof-uploader', files_at_once)
+#: How often to look for files that were handed over.
+_LOOK_EVERY_S = 0.25
 
 
 class Uploader:
@@ -34,57 +39,65 @@ class Uploader:
         self._folder = folder
         self._windows = windows
         self._failures = failures
-        self._lock = threading.Lock()
-        #: Files that found the queue full. They stay `saved` until the close, or for `push`.
-        self._unsent: list[tuple[Entry, WindowFiles]] = []
-        _thread.acquire()
+        self._confirming = threading.Lock()
+        _pool.acquire()
 
     def send(self, window: WindowFiles) -> None:
         """Queue the window's files."""
         for entry in list(window.entries):
             if entry.remote is not None:
-                self._send(entry, window)
+                self._submit(entry, window)
 
-    def send_unsent(self, deadline: Deadline) -> None:
-        """At the close, queue the files that found the queue full, as it empties."""
-        while self._unsent and deadline.left():
-            with self._lock:
-                entry, window = self._unsent.pop()
-            self._send(entry, window)
-            if self._unsent:
-                time.sleep(0.05)
-
-    def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> None:
-        """Wait for queued uploads until ``deadline``."""
-        _thread.wait(self, deadline, each_second)
-
-    def leave_to_push(self, timeout: float) -> None:
-        """After the close waited ``timeout`` seconds: at interpreter exit upload the rest in a child, else say how to."""
-        count = self._windows.count_not_uploaded()
-        if not count or not isinstance(self._folder.destination, FsspecDestination):
-            return
-        if exiting():
-            push_at_exit(self._folder.manifest.path, self._folder.destination.storage_options, timeout)
-        else:
-            reason = 'because of Ctrl-C' if is_hurried() else f'within close_timeout={timeout:g} s'
-            self._failures.warn_once(
-                'upload',
-                f'{count} file(s) were not uploaded {reason}. They are kept. '
-                f'Upload them with: composer-memprof push {self._folder.path}',
-            )
+    def close(self, timeout: float) -> None:
+        """Try once more what has failed, and wait up to ``timeout`` seconds. At interpreter exit a child does the rest."""
+        if not exiting():
+            for entry, window in self._windows.files('failed'):
+                if entry.remote is not None:
+                    self._submit(entry, window)
+        last_uploads.wait_for(self, timeout)
+        destination = self._folder.destination
+        if exiting() and isinstance(destination, FsspecDestination) and self._windows.count_not_uploaded():
+            push_at_exit(self._folder.manifest.path, destination.storage_options, timeout)
 
     def release(self) -> None:
-        _thread.release()
+        _pool.release()
 
-    def _send(self, entry: Entry, window: WindowFiles) -> None:
-        if _thread.has_room():
-            _thread.submit(Job(lambda: self._upload(entry, window), owner=self))
-        else:
-            with self._lock:
-                self._unsent.append((entry, window))
+    # -- for LastUploads --------------------------------------------------------------------------------------------
+
+    def wait(self, deadline: Deadline, each_second: Callable[[], None], *, confirm: bool) -> None:
+        _pool.wait(self, deadline, each_second)
+        while confirm and deadline.left() and self._look(deadline) is False:
+            time.sleep(min(_LOOK_EVERY_S, deadline.left()))
+
+    def left_of_all(self) -> Waiting:
+        return _pool.left()
+
+    def unsent(self, deadline: Deadline) -> Unsent:
+        handed_over = self._windows.files('handed_over') if self._look(deadline) is False else []
+        return Unsent(self._folder.path, _pool.left(self).files, len(handed_over))
+
+    def _look(self, deadline: Deadline) -> Optional[bool]:
+        """:meth:`_confirm` on a thread of the pool, because a store may not answer. False if it takes too long."""
+        if not self._windows.files('handed_over'):
+            return True
+        found: list[Optional[bool]] = []
+
+        def look() -> None:
+            self._failures.guard(lambda: found.append(self._confirm()))
+            self._failures.guard(self._windows.remove_old)
+
+        _pool.submit(Upload(look, self))
+        _pool.wait(self, deadline)
+        return found[0] if found else False
+
+    # -- on a thread of the pool ------------------------------------------------------------------------------------
+
+    def _submit(self, entry: Entry, window: WindowFiles) -> None:
+        _pool.submit(Upload(lambda: self._upload(entry, window), self, entry.bytes or 0))
 
     def _upload(self, entry: Entry, window: WindowFiles) -> None:
         self._failures.guard(lambda: self._upload_file(entry, window))
+        self._failures.guard(self._confirm)
         self._failures.guard(self._windows.remove_old)
 
     def _upload_file(self, entry: Entry, window: WindowFiles) -> None:
@@ -93,7 +106,7 @@ class Uploader:
         if exiting() and isinstance(destination, FsspecDestination):
             return  # an fsspec client needs threads, which no longer start; `push` uploads it in a child process
         try:
-            name = destination.upload(self._folder.path / entry.path, entry.remote)
+            sent = destination.upload(self._folder.path / entry.path, entry.remote)
         except Exception as error:  # a destination's client may raise anything
             log_error(f'uploading {entry.path} failed')
             self._record(replace(entry, status='failed'), window)
@@ -103,7 +116,26 @@ class Uploader:
                 f'Upload it later with: composer-memprof push {self._folder.path}',
             )
         else:
-            self._record(replace(entry, remote=name, status='uploaded'), window)
+            self._record(replace(entry, remote=sent.name, status=sent.status), window)
+
+    def _confirm(self) -> Optional[bool]:
+        """Look which of the files that were handed over are in the store. True: all are; None: it can't tell."""
+        with self._confirming:
+            for entry, window in self._windows.files('handed_over'):
+                is_stored = self._is_stored(entry)
+                if not is_stored:
+                    return is_stored  # later ones come later
+                self._record(replace(entry, status='uploaded'), window)
+        return True
+
+    def _is_stored(self, entry: Entry) -> Optional[bool]:
+        destination = self._folder.destination
+        assert destination is not None and entry.remote is not None and entry.bytes is not None
+        try:
+            return destination.has(entry.remote, entry.bytes)
+        except Exception:  # a store's client may raise anything
+            log_error(f'looking for {entry.remote} failed')
+            return False
 
     def _record(self, entry: Entry, window: WindowFiles) -> None:
         self._folder.record(entry)

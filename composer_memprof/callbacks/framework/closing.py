@@ -22,6 +22,7 @@ from composer.core import Callback, Engine, State
 
 from composer_memprof.artifacts import exiting
 from composer_memprof.artifacts.exiting import Deadline
+from composer_memprof.artifacts.last_uploads import last_uploads
 from composer_memprof.callbacks.framework.closing_line import say_what_was_written
 from composer_memprof.messages import errors_logged
 from composer_memprof.signals import DeferredSignals, HangUp
@@ -79,6 +80,7 @@ def defer_signals(state: State) -> None:
     _signals.begin()
     if not any(isinstance(callback, _Last) for callback in state.callbacks):
         state.callbacks.append(_Last(state.callbacks))  # Composer goes through this list now
+        last_uploads.begin()
 
 
 class _Last(Callback):
@@ -89,6 +91,7 @@ class _Last(Callback):
 
     def post_close(self) -> None:
         self._callbacks.remove(self)
+        last_uploads.end()
         say_what_was_written()
         if not _Exit.begun:
             _signals.end()

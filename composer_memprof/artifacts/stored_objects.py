@@ -1,0 +1,71 @@
+"""Whether an object in a store is a copy of a file: the answer to an upload may be lost after the object is complete."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.artifacts.files import digest
+from composer_memprof.artifacts.filesystems import call
+from composer_memprof.messages import log_error
+
+_CHUNK = 8 << 20
+_TIMEOUT_S = 60.0
+
+
+def find_object(filesystem: Any, target: str) -> Optional[Mapping[str, Any]]:
+    """What the store says of ``target``; None if there is nothing of that name."""
+    try:
+        return call(filesystem, 'info', target, timeout=_TIMEOUT_S)
+    except FileNotFoundError:
+        return None
+
+
+def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -> bool:
+    """True if the object has the content of ``path``.
+
+    Compares the size, then the MD5 that the store has; where that decides nothing, it reads the object.
+    """
+    if info.get('size') != path.stat().st_size or info.get('type') == 'directory':
+        return False
+    stored = _md5_in(info)
+    if stored is not None and stored == _md5_of(path):
+        return True
+    try:
+        return _sha256_of_object(filesystem, target, path.stat().st_size) == digest(path)[1]
+    except PermissionError:  # whoever may only write can't tell
+        log_error(f'{target} could not be compared')
+        return False
+
+
+def _md5_in(info: Mapping[str, Any]) -> Optional[str]:
+    """The MD5 in a store's description of an object. An ETag may be something else, which equals no MD5."""
+    etag = str(info.get('ETag', '')).strip('"').lower()
+    if re.fullmatch('[0-9a-f]{32}', etag):
+        return etag
+    encoded = info.get('md5Hash')
+    if isinstance(encoded, str):
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(encoded).hex()
+    return None
+
+
+def _md5_of(path: Path) -> str:
+    md5 = hashlib.md5(usedforsecurity=False)
+    with open(path, 'rb') as file:
+        while chunk := file.read(1 << 20):
+            md5.update(chunk)
+    return md5.hexdigest()
+
+
+def _sha256_of_object(filesystem: Any, target: str, size: int) -> str:
+    sha256 = hashlib.sha256()
+    for start in range(0, size, _CHUNK):
+        end = min(start + _CHUNK, size)
+        sha256.update(call(filesystem, 'cat_file', target, start=start, end=end, timeout=_TIMEOUT_S))
+    return sha256.hexdigest()

@@ -1,0 +1,140 @@
+"""The threads that upload, several files at once. They wait for a network, so the training does not wait for them."""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional
+
+from composer_memprof.artifacts.exiting import Deadline, exiting
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """One file to upload.
+
+    Args:
+        run (Callable): uploads it; it handles its own errors.
+        owner (object): whose uploads :meth:`UploadPool.wait` waits for.
+        bytes (int): of the file.
+    """
+
+    run: Callable[[], None]
+    owner: object
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How much is still to be uploaded."""
+
+    files: int
+    bytes: int
+
+
+class UploadPool:
+    """Runs uploads on daemon threads, in the order in which they came. A thread lives as long as the pool has users.
+
+    An upload holds names only, so that any number may wait.
+
+    Args:
+        name (str): of the threads.
+        threads (Callable): returns how many there may be.
+    """
+
+    def __init__(self, name: str, threads: Callable[[], int]) -> None:
+        self._name = name
+        self._limit = threads
+        self._changed = threading.Condition()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._users = self._threads = 0
+        self._queue: collections.deque[Upload] = collections.deque()
+        self._running: list[Upload] = []
+
+    def acquire(self) -> None:
+        """Add a user."""
+        with self._changed:
+            if self._pid != os.getpid():  # in a forked child the parent's threads do not exist
+                self._reset()
+            self._users += 1
+
+    def release(self) -> None:
+        """Remove a user. After the last one the threads end, once the queue is empty."""
+        with self._changed:
+            self._users -= 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._users or self._queue or self._running or not self._threads, timeout=1)
+
+    def submit(self, upload: Upload) -> None:
+        """Queue an upload. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""
+        with self._changed:
+            self._queue.append(upload)
+            if len(self._running) + len(self._queue) > self._threads < self._limit():
+                self._start_thread()
+            has_thread = self._threads > 0
+            self._changed.notify()
+        if not has_thread:
+            self._run_next()
+
+    def left(self, owner: Optional[object] = None) -> Waiting:
+        """What is still to be uploaded: of ``owner``, or of all."""
+        with self._changed:
+            found = [upload for upload in [*self._running, *self._queue] if owner in (None, upload.owner)]
+        return Waiting(len(found), sum(upload.bytes for upload in found))
+
+    def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
+        """Wait until ``owner`` has nothing left to upload, or until ``deadline``. True: nothing is left.
+
+        ``each_second`` is called about once a second while it waits.
+        """
+        while self.left(owner).files:
+            each_second()
+            seconds = deadline.left()
+            if not seconds:
+                return False
+            with self._changed:
+                has_thread = self._threads > 0
+                if has_thread:
+                    self._changed.wait(min(seconds, 1.0))
+            if not has_thread:
+                self._run_next()
+        return True
+
+    def _start_thread(self) -> None:
+        if exiting():
+            return
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except RuntimeError:  # a limit on threads
+            return
+        self._threads += 1
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue:
+                    if self._users <= 0:
+                        self._threads -= 1
+                        self._changed.notify_all()
+                        return
+                    self._changed.wait()
+            self._run_next()
+
+    def _run_next(self) -> None:
+        with self._changed:
+            if not self._queue:  # another thread was faster
+                return
+            upload = self._queue.popleft()
+            self._running.append(upload)
+        try:
+            upload.run()
+        finally:
+            with self._changed:
+                self._running.remove(upload)
+                self._changed.notify_all()
