@@ -231,7 +231,7 @@ def test_work_that_killed_a_child_is_not_tried_again_in_the_training() -> None:
 
 
 def test_without_a_child_files_are_written_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, 'fork', lambda *arguments: None)
+    monkeypatch.setattr(writing, 'fork', lambda *arguments, **settings: None)
     store = make_store()
     store.save([Part('thing', '.txt', lambda path: path.write_text(str(os.getpid())))], stamp())
     store.close(20)
@@ -272,7 +272,7 @@ def test_one_window_is_written_at_a_time_and_none_delays_the_training() -> None:
 
     begin = time.monotonic()
     batch = 0
-    while store.has_room():
+    while store.why_no_room() is None:
         store.save([Part('thing', '.txt', slow)], stamp(batch))
         batch += 1
     assert batch == 4

@@ -22,6 +22,7 @@ from composer_memprof.messages import check_switches
 from composer_memprof.recorders.python_calls.memray import (
     MemrayRecorder,
     check_tracker_arguments,
+    import_reports,
     peak_bytes,
     read_statistics,
     write_flame_graph,
@@ -88,6 +89,7 @@ class Memray(ProfilingCallback):
         self._reports = {'flamegraph': flamegraph, 'leaks': leaks, 'statistics': statistics}
         check_switches(**self._reports)
         super().__init__(**shared)
+        import_reports()
         self._stem = self.output.naming.suffix.removesuffix('.bin')
         self._recorder: Optional[MemrayRecorder] = None
         self._file: Optional[GrowingFile] = None

@@ -9,6 +9,7 @@ A process can have one memray tracker. It uses Python's profile hook, as all too
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -64,6 +65,15 @@ def _file_format(value: Any) -> Any:
         return value
     check_one_of('file_format', str(value).lower(), [name.lower() for name in formats])
     return formats[str(value).upper()]
+
+
+def import_reports() -> None:
+    """Import what the reports need, before a child is forked that writes them.
+
+    Where another thread imports something at the fork, the child would wait for it for ever.
+    """
+    import_optional('memray.reporters.flamegraph')
+    codecs.lookup('unicode_escape')
 
 
 class MemrayRecorder:

@@ -1,0 +1,445 @@
+"""Writing in a forked child: what it does to the training, what it keeps, and what happens where there is no room."""
+
+from __future__ import annotations
+
+import importlib.abc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional
+
+import psutil
+import pytest
+
+import composer_memprof
+from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, MemProfiler, SavedTensorsHook
+from composer_memprof.artifacts import child as child_module
+from composer_memprof.artifacts import headroom
+from composer_memprof.artifacts.child import fork
+from composer_memprof.artifacts.headroom import why_no_memory
+from composer_memprof.artifacts.manifest import Entry
+from composer_memprof.artifacts.names import Naming
+from composer_memprof.artifacts.store import ArtifactStore, Part
+from composer_memprof.callbacks.registry import CALLBACKS
+from composer_memprof.cgroup import Cgroup
+from composer_memprof.messages import MemprofWarning
+from tests.conftest import child_environment, entries, make_trainer, train, wait_for
+from tests.test_artifacts import FOLDER, make_store, stamp, text
+
+DENSE = {'active': '1ba', 'every': '2ba'}
+
+
+def statuses(folder: Path, kind: str = '') -> Counter[str]:
+    return Counter(entry.status for entry in entries(folder, kind))
+
+
+def slow_part(seconds: float) -> Part:
+    def write(path: Path) -> None:
+        time.sleep(seconds)
+        path.write_text('x')
+
+    return Part('thing', '.txt', write)
+
+
+def run_script(script: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, '-c', textwrap.dedent(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=child_environment(), **settings)
+
+
+# -- memory -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_offers_itself_when_memory_runs_out_and_the_training_does_not() -> None:
+    before = Path('/proc/self/oom_score_adj').read_text()
+    child = fork(lambda: [Path('/proc/self/oom_score_adj').read_text().strip()])
+    assert child is not None and child.results(20) == ['1000']
+    assert Path('/proc/self/oom_score_adj').read_text() == before != '1000\n'
+
+
+def small_cgroup(tmp_path: Path, usage: int, limit: int) -> Cgroup:
+    root, membership = tmp_path / 'cgroup', tmp_path / 'membership'
+    root.mkdir()
+    membership.write_text('0::/\n')
+    contents = {'cgroup.controllers': 'memory', 'memory.current': usage, 'memory.max': limit, 'memory.stat': ''}
+    for name, content in contents.items():
+        (root / name).write_text(f'{content}\n')
+    return Cgroup(root, membership)
+
+
+def test_a_child_needs_half_of_the_trainings_memory_below_the_limit(tmp_path: Path) -> None:
+    used = psutil.Process().memory_info()
+    private = used.rss - used.shared
+    limit = 100 * private
+    (tmp_path / 'far').mkdir()
+    assert why_no_memory(small_cgroup(tmp_path / 'far', limit - private, limit)) is None
+    (tmp_path / 'near').mkdir()
+    reason = why_no_memory(small_cgroup(tmp_path / 'near', limit - private // 4, limit))
+    assert reason is not None and 'memory is short' in reason and 'left below the limit of' in reason
+
+
+def test_near_the_limit_windows_are_left_out_listed_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headroom, '_cgroup', small_cgroup(tmp_path, 10**9, 10**9))
+    with pytest.warns(
+        MemprofWarning, match='saved_tensors_hook: 4 of 4 were left out, because memory is short'
+    ) as told:
+        train(SavedTensorsHook(schedule={'active': '1ba', 'every': '3ba'}))
+    assert sum('left out' in str(warning.message) for warning in told) == 1
+    listed = entries(Path('test-run'))
+    assert [entry.status for entry in listed] == ['skipped'] * 4
+    assert all('memory is short' in (entry.reason or '') for entry in listed)
+    assert listed[0].path == 'rank0.0.saved_tensors.skipped.json'
+
+
+def test_a_window_that_was_recorded_is_left_out_if_memory_is_short_when_its_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store()
+    monkeypatch.setattr(headroom, '_cgroup', small_cgroup(tmp_path, 10**9, 10**9))
+    with pytest.warns(MemprofWarning, match='thing: 1 of 1 were left out, because memory is short'):
+        store.save([text(), text(kind='thing.page', suffix='.html')], stamp())
+        store.close(20)
+    assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'skipped')]
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A memory cgroup of our own, where that is permitted."""
+    for root, name in (('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'), ('/sys/fs/cgroup', 'memory.max')):
+        folder = Path(root, f'memprof-{uuid.uuid4().hex}')
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        if (folder / name).exists():
+            yield folder / name
+            folder.rmdir()
+            return
+        folder.rmdir()
+    pytest.skip('no memory cgroup can be made here')
+
+
+TRAINING = """
+    import os, sys, time
+    from pathlib import Path
+    limit = Path(sys.argv[1])
+    (limit.parent / 'cgroup.procs').write_text(str(os.getpid()))
+    import numpy as np
+    from composer_memprof.artifacts import headroom
+    from composer_memprof.cgroup import Cgroup
+    from tests.test_artifacts import make_store, stamp, Part, FOLDER
+    from tests.conftest import entries
+    headroom._REWRITTEN_SHARE = float(sys.argv[2])
+    weights = np.ones(40_000_000)
+    limit.write_text(str(int(1.2 * Cgroup().read().usage)))
+
+    def write(path):
+        more = np.ones(20_000_000)
+        time.sleep(1)
+        path.write_text('x')
+
+    store = make_store()
+    store.save([Part('thing', '.txt', write)], stamp())
+    begin = time.monotonic()
+    while time.monotonic() - begin < 2:
+        weights += 1
+    store.close(20)
+    print('trained', entries(FOLDER)[0].status)
+"""
+
+
+@pytest.mark.parametrize(('share_of_fork', 'status'), [('0', 'failed'), ('0.5', 'skipped')])
+def test_under_a_memory_limit_the_training_survives(memory_cgroup: Path, share_of_fork: str, status: str) -> None:
+    """First without the look at the memory that is left, so that it runs out."""
+    run = run_script(TRAINING, str(memory_cgroup), share_of_fork)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f'trained {status}\n'
+
+
+# -- what a child holds -------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_trainings_port_and_output_are_free_while_its_child_writes() -> None:
+    script = """
+        import os, signal, socket, time
+        from pathlib import Path
+        from tests.test_artifacts import make_store, stamp
+        from tests.test_writer import slow_part
+        server = socket.create_server(('127.0.0.1', 0))
+        store = make_store()
+        store.save([slow_part(5)], stamp())
+        Path('port').write_text(str(server.getsockname()[1]))
+        print('training', flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    begin = time.monotonic()
+    run = run_script(script)  # returns when nobody has its output open
+    assert run.returncode == -signal.SIGKILL and run.stdout == 'training\n'
+    with socket.socket() as again:
+        again.bind(('127.0.0.1', int(Path('port').read_text())))
+    assert time.monotonic() - begin < 60 and not (FOLDER / 'rank0.4.txt').exists(), 'the child still writes'
+    wait_for(lambda: bool(entries(FOLDER)), 60)
+    assert statuses(FOLDER) == {'saved': 1}
+
+
+def test_a_child_keeps_the_manifests_lock_so_that_push_knows_of_it() -> None:
+    store = make_store()
+    with open('lock of the training', 'w'):
+        store.save([Part('thing', '.txt', lambda path: path.write_text('\n'.join(open_files())))], stamp())
+        store.close(20)
+    held = [Path(name) for name in (FOLDER / 'rank0.4.txt').read_text().splitlines()]
+    assert [path.name for path in held if Path.cwd() in path.parents and path.suffix != '.tmp'] == [
+        'rank0.manifest.jsonl'
+    ]
+
+
+def open_files() -> list[str]:
+    links = [os.path.join('/proc/self/fd', name) for name in os.listdir('/proc/self/fd')]
+    return sorted({os.readlink(link) for link in links if os.path.exists(link)} - {os.devnull})
+
+
+# -- parts --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_leaves_the_folder_loses_only_its_own_part(tmp_path: Path) -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'out').symlink_to(tmp_path)
+    store = make_store()
+    parts = [
+        text(),
+        replace(text(kind='thing.link'), naming=Naming('out/x', None, '.txt')),
+        replace(text(kind='thing.up'), naming=Naming('../x', None, '.txt')),
+        replace(text(kind='thing.long'), naming=Naming('x' * 300, None, '.txt')),
+        text(kind='thing.page', suffix='.html'),
+    ]
+    with pytest.warns(MemprofWarning, match='could not be written') as told:
+        store.save(parts, stamp())
+        store.close(20)
+    saved = [entry.kind for entry in entries(FOLDER) if entry.status == 'saved']
+    assert saved == ['thing', 'thing.page']
+    assert sum('could not be written' in str(warning.message) for warning in told) == 3
+    assert not list(FOLDER.glob('.*'))
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Notes what a forked child imports."""
+
+    def __init__(self, log: Path) -> None:
+        self._log, self._parent = log, os.getpid()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if os.getpid() != self._parent:
+            with open(self._log, 'a') as log:
+                log.write(f'{name}\n')
+
+
+@pytest.mark.parametrize('name', CALLBACKS)
+def test_no_child_imports_anything(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock of an import that another thread was in at the fork is never released in the child."""
+    for package in ('memray', 'viztracer'):
+        if name.endswith(package):
+            pytest.importorskip(package)
+    trainer = make_trainer(CALLBACKS[name](schedule={'skip': '1ba', 'active': '1ba'}, compress=True), batches=3)
+    log = tmp_path / 'imports'
+    monkeypatch.setattr(sys, 'meta_path', [_Watch(log), *sys.meta_path])
+    trainer.fit()
+    trainer.close()
+    assert not log.exists() or log.read_text() == ''
+    assert statuses(Path('test-run'))['saved']
+
+
+# -- patience -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, 'STUCK_S', 1.5)
+    monkeypatch.setattr(child_module, '_LOOK_EVERY_S', 0.1)
+
+    def compute(path: Path) -> None:
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            sum(range(10_000))
+        path.write_text('x')
+
+    def hang(path: Path) -> None:
+        time.sleep(60)
+
+    store = make_store()
+    with pytest.warns(MemprofWarning, match='the process that wrote it died: it was stuck for 1.5 s'):
+        store.save([Part('thing', '.txt', compute), Part('thing.page', '.html', hang)], stamp())
+        store.close(20)
+    assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'saved'), ('thing.page', 'failed')]
+    assert not list(FOLDER.glob('.*'))
+
+
+# -- handing over -------------------------------------------------------------------------------------------------------
+
+
+def test_after_fit_everything_is_written_without_a_close() -> None:
+    trainer = make_trainer(SavedTensorsHook(schedule=DENSE, on_full='wait'), FSDPMemTracker(), MemorySnapshot())
+    trainer.fit()
+    wait_for(lambda: statuses(Path('test-run'))['saved'] >= 6 * 2 + 3 + 3, 60)
+    trainer.close()
+    assert set(statuses(Path('test-run'))) == {'saved'}
+
+
+def test_a_process_that_ends_at_once_after_fit_leaves_its_windows_to_their_children() -> None:
+    script = """
+        import os
+        from composer_memprof import SavedTensorsHook
+        from tests.conftest import make_trainer
+        trainer = make_trainer(SavedTensorsHook(schedule={'active': '1ba', 'every': '4ba'}))
+        trainer.fit()
+        os._exit(0)
+    """
+    assert run_script(script).returncode == 0
+    wait_for(lambda: statuses(Path('test-run')) == {'saved': 6}, 60)
+
+
+def test_flush_waits_until_the_windows_so_far_are_written() -> None:
+    callback = SavedTensorsHook(schedule={'active': '1ba', 'every': '4ba'})
+    assert callback.flush()  # there is nothing yet
+    trainer = make_trainer(callback)
+    trainer.fit()
+    assert callback.flush(60)
+    assert statuses(Path('test-run')) == {'saved': 6}
+    trainer.close()
+    assert callback.flush()
+
+
+def test_flush_says_if_it_did_not_suffice() -> None:
+    store = make_store()
+    store.save([slow_part(2)], stamp())
+    assert not store.flush(0.1)
+    assert store.flush(60)
+    store.close(20)
+
+
+def test_later_fits_of_a_process_record_too() -> None:
+    """Nobody closes the Trainers before; their windows waited for a training thread that never came."""
+    trainers = []
+    for name in ('first', 'second', 'third'):
+        trainer = make_trainer(SavedTensorsHook(schedule=DENSE), run_name=name, batches=20)
+        trainer.fit()
+        trainers.append(trainer)
+    for name in ('first', 'second', 'third'):
+        wait_for(lambda name=name: statuses(Path(name))['saved'] > 0, 60)  # type: ignore[misc]
+    for trainer in trainers:
+        trainer.close()
+
+
+def test_two_trainings_in_two_threads_write_each_window_once_and_leave_no_zombie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    children = set(psutil.Process().children())
+    stores = [make_store(), make_store()]
+
+    def use(number: int) -> None:
+        for batch in range(number, 20, 2):
+            stores[number].save([text()], stamp(batch))
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for store in stores:
+        store.close(60)
+    assert [(entry.path, entry.status) for entry in sorted(entries(FOLDER), key=lambda entry: entry.batch)] == [
+        (f'rank0.{batch}.txt', 'saved') for batch in range(20)
+    ]
+    assert set(psutil.Process().children()) <= children
+
+
+def test_a_fork_is_quiet_for_the_tokenizers_library_and_the_users_own_is_as_it_was() -> None:
+    """Its handler of forks reads this variable."""
+    script = """
+        import os, sys
+        from composer_memprof.artifacts.child import fork
+        seen = []
+        os.register_at_fork(after_in_child=lambda: seen.append(os.environ.get('TOKENIZERS_PARALLELISM')))
+        sys.modules['tokenizers'] = sys
+        print(fork(lambda: seen).results(20), flush=True)
+        if not os.fork():
+            print(seen, flush=True)
+            os._exit(0)
+        os.wait()
+    """
+    assert run_script(script).stdout.splitlines() == ["['false']", '[None]']
+
+
+# -- room ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('callback', [SavedTensorsHook, FSDPMemTracker, MemorySnapshot])
+def test_dense_windows_are_written_or_listed_as_skipped_and_counted(callback: Any) -> None:
+    kind, files = callback.kind, {SavedTensorsHook: 2, FSDPMemTracker: 3, MemorySnapshot: 3}[callback]
+    with pytest.warns(MemprofWarning, match=rf'{kind}: \d+ of 30 were left out, because earlier windows') as told:
+        train(callback(schedule=DENSE), batches=60)
+    assert sum('left out' in str(warning.message) for warning in told) == 1
+    found = statuses(Path('test-run'))
+    assert found['skipped'] and found['saved'] and found['skipped'] + found['saved'] // files == 30
+
+
+@pytest.mark.parametrize('callback', [SavedTensorsHook, MemorySnapshot])
+def test_on_full_wait_leaves_no_window_out(callback: Any) -> None:
+    train(callback(schedule=DENSE, on_full='wait'), batches=16)
+    assert statuses(Path('test-run'), callback.kind) == {'saved': 8}
+
+
+def test_an_open_file_of_its_own_takes_no_room() -> None:
+    store = make_store()
+    others = [make_store() for _ in range(2)]
+    for other in others:
+        for _ in range(2):
+            other.save([slow_part(0.3)], stamp())
+    growing = [store.grow('thing.open', '.log', stamp(batch)) for batch in range(3)]
+    assert store.why_no_room() is None, 'its own open files count as windows that wait'
+    for file in growing:
+        file.close()
+    for each in (store, *others):
+        each.close(20)
+
+
+def test_mem_profiler_writes_the_only_log_of_one_batch_beside_busy_callbacks() -> None:
+    train(
+        SavedTensorsHook(schedule={'active': '1ba', 'every': '1ba'}),
+        MemProfiler(track_fsdp_mem=True, collect_funcs=['training_step'], schedule={'skip': '3ba', 'active': '1ba'}),
+        HostRSS(),
+    )
+    listed: list[Entry] = [entry for entry in entries(Path('test-run')) if entry.kind.startswith('mem_profiler')]
+    assert {entry.kind for entry in listed if entry.status == 'saved'} >= {
+        'mem_profiler.fsdp',
+        'mem_profiler.fsdp.json',
+    }
+
+
+@pytest.mark.parametrize('on_full', ['never', None, 3])
+def test_on_full_is_checked(on_full: Optional[str]) -> None:
+    with pytest.raises(ValueError, match=f'HostRSS: on_full={on_full!r} is unknown; allowed are skip, wait'):
+        composer_memprof.HostRSS(on_full=on_full)
+
+
+def test_a_window_of_a_store_is_counted_by_what_it_took() -> None:
+    store = ArtifactStore(FOLDER, Naming('rank{rank}.{batch}', None, '.txt'))
+    store.save([text()], stamp(1))
+    store.leave_out(text(), stamp(2), 'VizTracer is recording')
+    with pytest.warns(
+        MemprofWarning, match='thing: 1 of 2 were left out, because VizTracer is recording. The manifest'
+    ):
+        store.close(20)
+    assert [(entry.status, entry.reason) for entry in entries(FOLDER)] == [
+        ('saved', None),
+        ('skipped', 'VizTracer is recording'),
+    ]
