@@ -139,14 +139,14 @@ def test_no_module_imports_a_private_name_of_another() -> None:
     assert found == []
 
 
-def test_only_the_folder_push_and_simulations_write_to_a_manifest() -> None:
+def test_only_the_folder_push_clearing_and_simulations_write_to_a_manifest() -> None:
     users = {
         module
         for module, tree in trees().items()
         for source, name in imported_names(tree)
         if source == f'{ROOT.name}.artifacts.manifest' and name in ('Manifest', 'append_line')
     }
-    writers = ('artifacts.folder', 'artifacts.push', 'simulation.snapshot_files')
+    writers = ('artifacts.folder', 'artifacts.push', 'artifacts.unfinished', 'simulation.snapshot_files')
     assert users == {f'{ROOT.name}.{writer}' for writer in writers}
 
 

@@ -5,8 +5,9 @@ The only place that picks a name or writes an entry during a run.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -16,8 +17,9 @@ from composer.utils import dist
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.files import move_to_new
-from composer_memprof.artifacts.manifest import Entry, Manifest, Status, append_line
+from composer_memprof.artifacts.manifest import UNFINISHED, Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.unfinished import remove_temporary, temporary_name
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,19 @@ class ArtifactFolder:
                 continue
             return NumberedName(name, number)
 
+    @contextlib.contextmanager
+    def temporary(self, file: ArtifactFile) -> Iterator[Path]:
+        """The path of a temporary file in which to write ``file``. It is listed, and removed after the block."""
+        path = self.path / temporary_name(file.kind)
+        entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
+        self.record_in_any_process(entry, sync=False)
+        try:
+            yield path
+        finally:
+            remove_temporary(path)
+            with contextlib.suppress(OSError):  # `push` sees that it is gone
+                self.record_in_any_process(replace(entry, status='removed'), sync=False)
+
     def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:
         """Create an empty file under its name, or the next one that is free; returns its descriptor and name."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if self.overwrite else os.O_EXCL)
@@ -150,10 +165,10 @@ class ArtifactFolder:
         epoch, batch = timestamp.epoch.value, timestamp.batch.value
         return Entry(file.kind, path, remote, size, sha256, self._rank, run_name, epoch, batch, status)
 
-    def record(self, entry: Entry) -> None:
-        """Append ``entry`` to the manifest."""
-        self.manifest.append(entry)
+    def record(self, entry: Entry, *, sync: bool = True) -> None:
+        """Append ``entry`` to the manifest; ``sync``: through to the disk, which may take long."""
+        self.manifest.append(entry, sync=sync)
 
-    def record_in_any_process(self, entry: Entry) -> None:
+    def record_in_any_process(self, entry: Entry, *, sync: bool = True) -> None:
         """Append ``entry`` from here or from a forked child, in which the manifest's lock may be held for good."""
-        append_line(self.manifest.path, entry)
+        append_line(self.manifest.path, entry, sync=sync)

@@ -11,7 +11,6 @@ from typing import Optional
 
 from composer_memprof.artifacts.files import link, sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFolder
-from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, write_parts
 
@@ -55,13 +54,8 @@ class GrowingFile:
         self._descriptor, self._name = folder.create(self._file)
         path = self.path
         self._part = Part(kind, suffix, lambda target: shutil.copyfile(path, target), compress, naming)
-        entry = folder.open_entry(self._file, self._name)
-        writer.run(lambda: self._record_open(entry))
-
-    def _record_open(self, entry: Entry) -> None:
-        with self._lock:
-            if self._descriptor is not None:  # else it is complete, and its last entry must not be `open`
-                self._folder.record(entry)
+        # At once: a run that is killed in the next moment leaves no file that is not listed.
+        folder.record(folder.open_entry(self._file, self._name), sync=False)
 
     def write(self, line: str) -> None:
         """Append ``line`` whole, from any thread. Does nothing after the close."""

@@ -8,6 +8,7 @@ job from a dead one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -26,6 +27,8 @@ except ImportError:  # not on this platform: `push` then can't tell that a run i
 
 Status = Literal['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped']
 PATTERN = 'rank*.manifest.jsonl'
+#: At the end of the kind of a temporary file.
+UNFINISHED = '.unfinished'
 #: Keys that a line has only if there is something to say.
 _OPTIONAL = ('simulated', 'reason')
 #: A manifest that was written to in these last seconds is of a run that goes on.
@@ -120,15 +123,23 @@ class Manifest:
             _try_lock(self._file, shared=True)
         return self._file
 
-    def append(self, entry: Entry) -> None:
-        """Write a line through to the disk."""
+    def append(self, entry: Entry, *, sync: bool = True) -> None:
+        """Write a whole line; ``sync``: through to the disk.
+
+        Raises:
+            OSError: if the disk has no room for all of it. What is left of it costs no other line.
+        """
         line = json.dumps(entry.as_dict()) + '\n'
         with self._lock:
-            file = self._descriptor()
-            os.write(file, line.encode())
-            os.fsync(file)
+            _write_line(self._descriptor(), line.encode())
+            file = os.dup(self._descriptor()) if sync else None
             if self._users <= 0:  # an upload that ended after the release
                 self._close()
+        if file is not None:  # outside of the lock: it may take long, and the training thread appends too
+            try:
+                _sync(file)
+            finally:
+                os.close(file)
 
     def _close(self) -> None:
         if self._file is not None:
@@ -139,17 +150,31 @@ class Manifest:
 
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
+
+
+def _write_line(file: int, line: bytes) -> None:
+    """Append ``line``. A line before it that was cut short, by a kill or a full disk, is ended first."""
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b'\n':
-        os.write(file, b'\n')  # the last line of a killed run was cut short
-    return file
+        line = b'\n' + line
+    while line:  # a disk that becomes full takes a part, and refuses the rest
+        line = line[os.write(file, line) :]
 
 
-def append_line(path: Path, entry: Entry) -> None:
+def _sync(file: int) -> None:
+    """Through to the disk. Some network filesystems cannot be told to."""
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+
+
+def append_line(path: Path, entry: Entry, *, sync: bool = True) -> None:
     """Append to the manifest at ``path`` without :meth:`Manifest.acquire`."""
     manifest = Manifest(path)
-    manifest.append(entry)
+    manifest.append(entry, sync=sync)
 
 
 def _unlock(file: int) -> None:
@@ -185,15 +210,27 @@ def locked_for_push(path: Path) -> Iterator[bool]:
 def read_manifest(path: Path) -> list[Entry]:
     """The last line of each path, in the order in which the paths first appear.
 
-    Skips lines that are no entries, such as one cut short by a kill. Trusts nothing in the file.
+    Skips lines that are no entries, such as one cut short by a kill, and temporary files that are gone. Trusts nothing
+    in the file.
     """
     entries: dict[str, Entry] = {}
     with open(path, encoding='utf-8', errors='replace') as file:
         for line in file:
-            entry = _parse(line)
+            entry = _parse(line) or _parse_last(line)
             if entry is not None:
                 entries[entry.path] = entry
-    return list(entries.values())
+    return [entry for entry in entries.values() if not (is_unfinished(entry) and entry.status == 'removed')]
+
+
+def is_unfinished(entry: Entry) -> bool:
+    """Whether it is a temporary file, of an artifact that is being written."""
+    return entry.kind.endswith(UNFINISHED)
+
+
+def _parse_last(line: str) -> Optional[Entry]:
+    """The entry at the end of a line that begins with a torn one."""
+    begin = line.rfind('{"kind"')
+    return _parse(line[begin:]) if begin > 0 else None
 
 
 def _parse(line: str) -> Optional[Entry]:

@@ -22,6 +22,7 @@ from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, locked_for_push, read_manifest
+from composer_memprof.artifacts.unfinished import clear_unfinished
 from composer_memprof.messages import log_error
 
 
@@ -61,6 +62,8 @@ def push_manifest(
     results: list[PushResult] = []
     try:
         with locked_for_push(manifest) as locked:
+            if locked:
+                clear_unfinished(manifest)
             pending = [entry for entry in read_manifest(manifest) if _is_pending(entry)] if locked else []
             for entry in pending:
                 results.append(_push_one(manifest, entry, storage_options))

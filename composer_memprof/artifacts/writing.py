@@ -6,8 +6,6 @@ This happens in a forked child if possible, because it computes; one window at a
 from __future__ import annotations
 
 import errno
-import os
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +23,7 @@ from composer_memprof.artifacts.headroom import why_no_memory
 from composer_memprof.artifacts.left_out import NO_ROOM
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.unfinished import clear_unfinished
 from composer_memprof.artifacts.worker_thread import Job, WorkerThread
 
 #: Shared by all stores. A job holds recorded data until it is written, so that few may wait.
@@ -101,11 +100,9 @@ def write_parts(
 
 def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> WrittenFile:
     try:
-        hidden, size, sha256 = _write_hidden(folder.path, part)
-        try:
-            return _publish(folder, file, hidden, number, size, sha256)
-        finally:
-            hidden.unlink(missing_ok=True)
+        with folder.temporary(file) as temporary:
+            written = _write_temporary(temporary, part)
+            return _publish(folder, file, written, number, *sync_and_digest(written))
     except Exception as error:  # the other parts are still written
         return WrittenFile(error=f'{type(error).__name__}: {error}', traceback=traceback.format_exc())
 
@@ -122,23 +119,15 @@ def _publish(
     return WrittenFile(entry)
 
 
-def _write_hidden(folder: Path, part: Part) -> tuple[Path, int, str]:
-    """Write a part to the disk under a hidden name; returns its path, size in bytes and sha256."""
-    target = folder / f'.{part.kind}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+def _write_temporary(temporary: Path, part: Part) -> Path:
+    """Write a part to a temporary file; returns its path, which is another one if it is compressed."""
+    part.write(temporary)
     codec = codec_for(part.compress)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write(target)
-        if codec is not None:
-            compressed = target.with_suffix(codec.suffix)
-            compress_file(target, compressed, codec)
-            target.unlink()
-            target = compressed
-        return (target, *sync_and_digest(target))
-    except BaseException:
-        for leftover in folder.glob(f'{target.stem}*'):  # torch also writes a temporary file next to it
-            leftover.unlink(missing_ok=True)
-        raise
+    if codec is None:
+        return temporary
+    compressed = temporary.with_suffix(codec.suffix)
+    compress_file(temporary, compressed, codec)
+    return compressed
 
 
 class Writer:
@@ -236,8 +225,7 @@ class _WindowWriting:
         written = [_written_file(result) for result in child.results()]
         missing = len(self._parts) - len(written)
         if missing:
-            for leftover in self._folder.path.glob(f'.*.{child.pid}.*'):
-                leftover.unlink(missing_ok=True)
+            clear_unfinished(self._folder.manifest.path, of_process=child.pid)
         failed = WrittenFile(error=f'the process that wrote it died: {child.failure}', traceback=child.traceback)
         return [*written, *[failed] * missing]
 

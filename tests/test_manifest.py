@@ -1,0 +1,150 @@
+"""Manifests and temporary files of runs that broke off: no line costs another one, and nothing is unknown."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
+from composer_memprof.artifacts.push import push
+from tests.conftest import child_environment, entries, wait_for
+from tests.leavings import what_is_wrong
+
+FOLDER = Path('run')
+
+
+def entry(path: str, status: str = 'saved', kind: str = 'thing') -> Entry:
+    return Entry(kind, path, None, 3, 'abc', 0, 'run', 0, 4, status)  # type: ignore[arg-type]
+
+
+def manifest_of(*lines: Entry) -> Path:
+    manifest = Manifest.acquire(FOLDER, 0)
+    for line in lines:
+        manifest.append(line)
+    manifest.release()
+    return manifest.path
+
+
+def append_on_a_disk_with(room: int, path: Path, *lines: Entry) -> int:
+    """In a process whose files can grow to ``room`` bytes, which then may grow again; returns how many were refused."""
+    child = os.fork()
+    if not child:
+        manifest, refused = Manifest(path), 0
+        for number, line in enumerate(lines):
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room if number == 0 else hard, hard))
+            try:
+                manifest.append(line)
+            except OSError:
+                refused += 1
+        os._exit(refused)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_line_for_which_the_disk_has_no_room_costs_no_other_line() -> None:
+    path = manifest_of(entry('a'), entry('b'))
+    room = path.stat().st_size + 40
+    assert append_on_a_disk_with(room, path, entry('c'), entry('d'), entry('e')) == 1, (
+        'it is known that one was refused'
+    )
+    assert [each.path for each in read_manifest(path)] == ['a', 'b', 'd', 'e']
+    whole = [json.loads(line)['path'] for line in path.read_text().splitlines() if line.endswith('}')]
+    assert whole == ['a', 'b', 'd', 'e'], 'the torn one has a line of its own'
+
+
+def test_a_line_glued_to_a_torn_one_is_read() -> None:
+    path = manifest_of(entry('a'))
+    torn = path.read_text()[:60]
+    path.write_text(path.read_text() + torn + json.dumps(entry('b').as_dict()) + '\n')
+    assert [each.path for each in read_manifest(path)] == ['a', 'b']
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from composer.core import Timestamp
+from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.store import ArtifactStore, Part
+
+def write(path):
+    path.write_text('half of it')
+    path.with_suffix('.aside').write_text('as torch does')
+    os.kill(os.getpid(), signal.SIGKILL)
+
+store = ArtifactStore(Path('run'), Naming('{batch}.txt', None, '.txt'))
+if sys.argv[1] == 'growing':
+    file = store.grow('thing.open', '.open.bin', Stamp('run', Timestamp()))
+    os.kill(os.getpid(), signal.SIGKILL)
+store.save([Part('thing', '.txt', write)], Stamp('run', Timestamp()), inline=sys.argv[1] == 'inline')
+store.close(20)
+"""
+
+
+def killed_while(how: str) -> None:
+    run = subprocess.run([sys.executable, '-c', _KILLED, how], env=child_environment(), timeout=120)
+    assert run.returncode == (0 if how == 'child' else -signal.SIGKILL)
+
+
+def test_a_growing_file_is_listed_from_its_first_byte() -> None:
+    killed_while('growing')
+    assert [(each.path, each.status) for each in entries(FOLDER)] == [('0.open.bin', 'open')]
+
+
+def test_a_temporary_file_of_a_killed_run_is_listed_and_push_clears_it() -> None:
+    killed_while('inline')
+    (left,) = entries(FOLDER)
+    assert (left.kind, left.status, (FOLDER / left.path).read_text()) == ('thing.unfinished', 'open', 'half of it')
+    assert push(FOLDER) == [], 'nothing of it is worth sending'
+    assert [path.name for path in FOLDER.iterdir()] == ['rank0.manifest.jsonl']
+    assert entries(FOLDER) == []
+
+
+@pytest.mark.filterwarnings('ignore:composer_memprof')
+def test_a_killed_child_leaves_no_temporary_file() -> None:
+    killed_while('child')
+    assert what_is_wrong(FOLDER) == []
+    assert [each.status for each in entries(FOLDER)] == ['failed']
+
+
+def test_a_temporary_file_that_is_still_written_is_not_cleared() -> None:
+    name = f'.thing.{os.getpid()}.1.tmp'
+    path = manifest_of(entry(name, 'open', 'thing.unfinished'))
+    (FOLDER / name).write_text('more comes')
+    push(FOLDER)
+    assert (FOLDER / name).exists() and len(read_manifest(path)) == 1
+
+
+@pytest.mark.parametrize('name', ['../victim.1.1.tmp', 'sub/.thing.1.1.tmp', '.profile', 'weights.pt', '.*.1.1.tmp'])
+def test_no_other_file_is_cleared_whatever_a_manifest_says(name: str) -> None:
+    ended = subprocess.Popen(['true'])
+    ended.wait()
+    name = name.replace('.1.', f'.{ended.pid}.', 1)
+    path = manifest_of(entry(name, 'open', 'thing.unfinished'))
+    target = FOLDER / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text('not ours')
+    push(FOLDER)
+    assert target.exists()
+    assert read_manifest(path) == [entry(name, 'open', 'thing.unfinished')]
+
+
+def test_a_running_job_s_lines_and_a_killed_one_s_have_lines_of_their_own() -> None:
+    path = manifest_of(entry('a'))
+    with open(path, 'a') as file:
+        file.write('{"kind": "thing", "pa')
+    running = Manifest.acquire(FOLDER, 0)
+    running.append(entry('b'))
+    with open(path, 'a') as file:  # another process of the run
+        file.write('{"kind": "thing", "pa')
+    running.append(replace(entry('c'), batch=5))
+    running.release()
+    assert [each.path for each in read_manifest(path)] == ['a', 'b', 'c']
+    wait_for(lambda: path.read_text().endswith('}\n'), 1)
