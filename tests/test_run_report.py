@@ -25,7 +25,7 @@ from composer_memprof.artifacts.manifest import Manifest, goes_on
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.report.text.run_verdict import verdict
-from tests.conftest import child_environment, s3_environment
+from tests.conftest import child_environment, s3_environment, until
 from tests.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.snapshots import REAL, event, freed, plain, saved, segment
 
@@ -360,17 +360,6 @@ def test_no_name_of_a_run_becomes_part_of_the_page_or_a_scheme() -> None:
     page = Path('run/report.html').read_text()
     assert '<img' not in page.replace(re.search('<script>.*?</script>', page, re.S)[0], '')  # type: ignore[index]
     assert 'href="javascript%3Aalert%281%29"' in page
-
-
-def until(page: Any, condition: str, act: Callable[[], None] = lambda: None) -> None:
-    """Act until an expression is true. Playwright's own wait evaluates in the page, which its policy forbids."""
-    for _ in range(15):
-        act()
-        for _ in range(10):
-            if page.evaluate(condition):
-                return
-            page.wait_for_timeout(100)
-    raise AssertionError(condition)
 
 
 def trained(folder: Path) -> Path:
