@@ -40,17 +40,17 @@ PHASES = (
 #: The forward of each stage.
 FORWARDS = (FORWARD, EVAL_FORWARD, PREDICT_FORWARD)
 
-#: In pages. Phases that are not here have ``UNKNOWN_COLOR``.
+#: In pages: bright, where those of categories are muted, since both are in one picture. Phases that are not here have ``UNKNOWN_COLOR``.
 PHASE_COLORS = {
-    FORWARD: '#4c78a8',
-    BACKWARD: '#e59641',
-    OPTIMIZER: '#54a24b',
-    DATALOADER: '#cc5c5c',
-    EVAL: '#7e68b0',
-    EVAL_FORWARD: '#4c78a8',
-    PREDICT: '#7e68b0',
-    PREDICT_FORWARD: '#4c78a8',
-    CHECKPOINT: '#45ada8',
+    FORWARD: '#7c4dff',
+    BACKWARD: '#f0288a',
+    OPTIMIZER: '#00a8c6',
+    DATALOADER: '#8bb800',
+    EVAL: '#4a2bb0',
+    EVAL_FORWARD: '#7c4dff',
+    PREDICT: '#4a2bb0',
+    PREDICT_FORWARD: '#7c4dff',
+    CHECKPOINT: '#00796b',
 }
 UNKNOWN_COLOR = '#969ca6'
 

@@ -163,6 +163,17 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     assert ([url for url in asked if not url.startswith('data:')], wrong) == ([], [])
 
 
+def until(page: Any, condition: str, act: Callable[[], None] = lambda: None) -> None:
+    """Act until an expression is true. Playwright's own wait evaluates in the page, which its policy forbids."""
+    for _ in range(15):
+        act()
+        for _ in range(10):
+            if page.evaluate(condition):
+                return
+            page.wait_for_timeout(100)
+    raise AssertionError(condition)
+
+
 @pytest.fixture(scope='session')
 def s3_endpoint() -> Iterator[str]:
     """A real S3 API on loopback."""

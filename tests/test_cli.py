@@ -47,7 +47,7 @@ def test_the_quickstart_trains_and_lists_what_it_left() -> None:
     assert result['last_loss'] < 0.6 * result['first_loss']
     kinds = {artifact['entry']['kind'] for artifact in result['artifacts']}
     snapshot = {'memory_snapshot', 'memory_snapshot.page', 'memory_snapshot.summary'}
-    assert kinds == {'host_rss', 'host_rss.summary', *snapshot, 'torch_profiler', 'torch_profiler.summary'}
+    assert kinds == {'config', 'host_rss', 'host_rss.summary', *snapshot, 'torch_profiler', 'torch_profiler.summary'}
     assert all(artifact['entry']['status'] == 'saved' for artifact in result['artifacts'])
     peak = max(
         record['rss'] for record in json_lines(Path('runs/quickstart/rank0.0.host_rss.jsonl')) if 'rss' in record
@@ -63,7 +63,8 @@ def test_all_nine_callbacks_leave_a_whole_file_each_in_one_run() -> None:
     assert time.monotonic() - begin < 180
     assert 'is disabled' not in run.stderr and 'skips a window' not in run.stderr
     artifacts = [artifact['entry'] for artifact in json.loads(run.stdout)['artifacts']]
-    assert {artifact['kind'].split('.')[0] for artifact in artifacts} == {name[len('memprof_') :] for name in CALLBACKS}
+    kinds = {artifact['kind'].split('.')[0] for artifact in artifacts}
+    assert kinds == {'config', *(name[len('memprof_') :] for name in CALLBACKS)}
     assert {artifact['status'] for artifact in artifacts} == {'saved'}
 
 

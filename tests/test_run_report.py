@@ -19,13 +19,14 @@ from composer_memprof.analysis.module_names import layer_name
 from composer_memprof.analysis.run_report.differences import odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.figures import Figures
 from composer_memprof.analysis.run_report.files import find_files
+from composer_memprof.analysis.run_report.progress import Progress, progress_of
 from composer_memprof.analysis.run_report.report import RunReport, report_on_paths, report_on_run
 from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot, read_snapshot
 from composer_memprof.artifacts.manifest import Manifest, goes_on
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.report.text.run_verdict import verdict
-from tests.conftest import child_environment, s3_environment
+from tests.conftest import child_environment, s3_environment, until
 from tests.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.snapshots import REAL, event, freed, plain, saved, segment
 
@@ -349,6 +350,42 @@ def test_watch_shows_the_verdict_and_ends_with_the_run() -> None:
     assert 'has ended' in shown and 'Rank 2 differs' in shown
 
 
+def test_watch_says_the_batch_and_the_speed_from_the_files_that_grow() -> None:
+    folder = run_of(Path('run'), 2)
+    assert progress_of(find_files([folder]).artifacts) is None
+    for rank in range(2):
+        lines = [{'batch': batch, 'time': batch / 2, 'total': 0.5, 'samples': 4} for batch in range(20 + rank)]
+        text = '\n'.join(map(json.dumps, lines)) + '\n{"batch": 99, "tot'
+        write_files(folder, rank, {'step_times': (f's{rank}.jsonl', text)}, status='open')
+    assert progress_of(find_files([folder]).artifacts) == Progress(19, 20, 0.5, 8.0)
+    for path in folder.glob('*.manifest.jsonl'):
+        os.utime(path, (1, 1))
+    assert 'has ended; batch 19 to 20, 500.0 ms a batch, 8.0 samples/s a rank' in run('watch', 'run').stdout
+    host = [{'event': 'sample', 'batch': batch, 'time': 100 + 0.25 * batch, 'rss': 1} for batch in (4, 8)]
+    write_files(run_of(Path('other'), 1), 0, {'host_rss': ('h.jsonl', '\n'.join(map(json.dumps, host)))})
+    assert progress_of(find_files([Path('other')]).artifacts) == Progress(8, 8, 0.25, None)
+
+
+def test_every_file_that_cannot_be_read_is_named_up_to_ten() -> None:
+    folder = run_of(Path('run'), 1)
+    for number in range(12):
+        write_files(folder, 0, {'flops': (f'f{number}.json', 'no')})
+    (text,) = said(reported(folder), 'files')
+    assert text.count('.json') == 10 and text.endswith(', and 2 more.')
+
+
+def test_speed_is_the_median_of_the_ranks() -> None:
+    folder = run_of(Path('run'), 3)
+    for rank, seconds in enumerate((0.5, 0.6, 3.0)):
+        times = {'batches': 9, 'seconds': {'total': {'p50': seconds}}, 'share': {'dataloader': seconds / 10}}
+        flops = {'batch_flops': 1, 'hardware_flops': 1, 'mfu': seconds / 10, 'hfu': None, 'modules': None}
+        write_files(folder, rank, {'step_times.summary': (f's{rank}.json', times), 'flops': (f'f{rank}.json', flops)})
+    assert said(reported(folder), 'speed') == [
+        'Model FLOPs utilization (MFU) is 6.0 %, the median batch takes 600.0 ms and 6 % of the time is spent waiting '
+        'for data. These are medians of the ranks.'
+    ]
+
+
 def test_no_name_of_a_run_becomes_part_of_the_page_or_a_scheme() -> None:
     folder = Path('run')
     folder.mkdir()
@@ -360,17 +397,6 @@ def test_no_name_of_a_run_becomes_part_of_the_page_or_a_scheme() -> None:
     page = Path('run/report.html').read_text()
     assert '<img' not in page.replace(re.search('<script>.*?</script>', page, re.S)[0], '')  # type: ignore[index]
     assert 'href="javascript%3Aalert%281%29"' in page
-
-
-def until(page: Any, condition: str, act: Callable[[], None] = lambda: None) -> None:
-    """Act until an expression is true. Playwright's own wait evaluates in the page, which its policy forbids."""
-    for _ in range(15):
-        act()
-        for _ in range(10):
-            if page.evaluate(condition):
-                return
-            page.wait_for_timeout(100)
-    raise AssertionError(condition)
 
 
 def trained(folder: Path) -> Path:
@@ -479,6 +505,19 @@ def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) ->
     assert done.stdout.startswith('run: 3 ranks\n  Rank 2 differs')
     files = Path('page.html').read_text().partition('id="files"')[2].partition('<script')[0]
     assert 'fsdp_mem_rank_0_train_9.json' in files and '<a href' not in files, 'what was fetched is gone'
+    listed = subprocess.run(
+        [*command[:3], 'ls', 's3://runs/made/run'], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert listed.stdout.splitlines()[0].rstrip() == 'Files in s3://runs/made/run', 'by name'
+    assert 'fsdp_mem_rank_2_train_9.json' in listed.stdout and 'rank0.9.memory_snapshot.pickle' in listed.stdout
+    for path in folder.glob('*.manifest.jsonl'):
+        s3.pipe(f'runs/made/run/{path.name}', path.read_bytes())
+    listed = subprocess.run(
+        [*command[:3], 'ls', 's3://runs/made/run', '--json'],
+        env=environment, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    (first, *_) = json.loads(listed.stdout)
+    assert first['folder'] == 's3://runs/made/run' and first['entry']['bytes'] > 0, 'by the manifests'
     missing = subprocess.run(
         [*command[:4], 's3://runs/nothing'], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -573,8 +612,17 @@ def test_a_run_that_was_killed_is_said_to_be() -> None:
     folder = run_of(Path('run'), 1)
     write_files(folder, 0, {'host_rss': ('h.jsonl', '')}, status='open')
     assert said(reported(folder), 'failure') == []
+    assert said(reported(folder), 'files') == ['1 file is still open: the run goes on.'], 'its manifest is fresh'
     os.utime('run/rank0.manifest.jsonl', (1, 1))
-    assert said(reported(folder))[0] == 'The run ended without closing its files, as after a kill.'
+    killed = 'were still open, and no process here writes them: the run was killed, or goes on elsewhere.'
+    assert said(reported(folder))[0] == f"Rank 0's files {killed}"
+    for rank in range(3):
+        write_files(run_of(Path('more'), 0), rank, {'host_rss': (f'h{rank}.jsonl', '')}, status='open')
+        os.utime(f'more/rank{rank}.manifest.jsonl', (1, 1))
+    assert said(reported(Path('more')))[0] == f'The files of all ranks {killed}'
+    write_files(Path('more'), 1, {'host_rss': ('h1.jsonl', '')})
+    os.utime('more/rank1.manifest.jsonl', (1, 1))
+    assert said(reported(Path('more')))[0] == f'The files of ranks 0, 2 {killed}'
 
 
 def test_a_slow_phase_of_one_rank_is_found_where_all_wait_for_it() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from composer_memprof.commands.reading import on_this_disk
 from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show
 
@@ -76,26 +77,35 @@ def push(
 
 
 def list_files(
-    folder: Path = typer.Argument(..., help='searched for manifests at any depth', metavar='RUN_FOLDER'),
+    folder: str = typer.Argument(
+        ...,
+        help='searched for manifests at any depth; on this disk, or in a store, such as s3://…',
+        metavar='RUN_FOLDER',
+    ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
-    """List the files of a run that its manifests name.
+    """List the files of a run that its manifests name. In a store without a manifest, all files are listed.
 
     \b
-    Example:
+    Examples:
       composer-memprof ls runs/my-run
+      composer-memprof ls s3://bucket/my-run
     """
     from composer_memprof.analysis.run import list_artifacts
+    from composer_memprof.analysis.run_report.files import files_by_name
     from composer_memprof.report.text.run_table import artifacts_table
 
-    _check_is_folder(folder)
-    artifacts = list_artifacts([folder], recursive=True)
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(artifact) for artifact in artifacts], default=str))
-    elif artifacts:
-        show(artifacts_table(artifacts, 'Files'))
-    else:
-        typer.echo(f'no manifest under {printable(str(folder))} lists a file')
+    with on_this_disk([folder], lambda path: []) as (run,):
+        stored = run.name != str(run.path)
+        if not stored:
+            _check_is_folder(run.path)
+        artifacts = list_artifacts([run.path], recursive=True) or (files_by_name(run.path) if stored else [])
+        if as_json:
+            typer.echo(run.named(json.dumps([dataclasses.asdict(artifact) for artifact in artifacts], default=str)))
+        elif artifacts:
+            show(artifacts_table(artifacts, 'Files', run.named))
+        else:
+            typer.echo(f'no manifest under {printable(folder)} lists a file')
 
 
 def _check_is_folder(folder: Path) -> None:

@@ -81,7 +81,7 @@ def changes_of(config: Mapping[str, Any], base: Trial, outcome: Outcome, compute
         'return less from forward',
         'return the loss from forward, and not the logits',
         '',
-        Price.NOTHING,
+        None,  # it changes the model's code, where a combination changes settings
         lambda trial: replace(trial, drops_outputs=True),
         DROP_OUTPUTS,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
@@ -142,19 +142,30 @@ def kind_by_name(name: str) -> str:
     return next((kind for kind, pattern in _NAMES.items() if pattern.search(plain)), '')
 
 
-def _by_name(path: Path) -> list[Artifact]:
-    """The artifacts in a folder without a manifest, such as a copy from a store; empty without any small file."""
+def files_by_name(path: Path) -> list[Artifact]:
+    """All files of a folder without a manifest, such as a copy from a store, as far as their names tell of them.
+
+    A file whose content is not here has no size.
+    """
     found = []
-    for file in sorted(path.rglob('*')):
-        kind, place = kind_by_name(file.name), RANK_AND_BATCH.search(file.name)
-        if kind and place and file.is_file():
-            rank, batch = (int(number or 0) for number in place.groups())
-            name = str(file.relative_to(path))
-            size = file.stat().st_size
-            entry = Entry(kind, name, None, size, None, rank, '', 0, batch, 'saved')
-            found.append(Artifact(path, entry))
+    for file in sorted(each for each in path.rglob('*') if each.is_file()):
+        place = RANK_AND_BATCH.search(file.name)
+        rank, batch = (int(number or 0) for number in place.groups()) if place else (0, 0)
+        name, size = str(file.relative_to(path)), file.stat().st_size or None
+        entry = Entry(kind_by_name(file.name), name, None, size, None, rank, '', 0, batch, 'uploaded')
+        found.append(Artifact(path, entry))
+    return sorted(found, key=lambda artifact: (artifact.entry.batch, artifact.entry.rank))
+
+
+def _by_name(path: Path) -> list[Artifact]:
+    """The artifacts of known kinds in a folder without a manifest; empty without any small file."""
+    found = [
+        replace(artifact, entry=replace(artifact.entry, bytes=artifact.path.stat().st_size, status='saved'))
+        for artifact in files_by_name(path)
+        if artifact.entry.kind and RANK_AND_BATCH.search(artifact.path.name)
+    ]
     has_figures = any(artifact.entry.kind != 'memory_snapshot' for artifact in found)
-    return sorted(found, key=lambda artifact: (artifact.entry.batch, artifact.entry.rank)) if has_figures else []
+    return found if has_figures else []
 
 
 def _is_snapshot(path: Path) -> bool:

@@ -89,7 +89,8 @@ class RunReport:
         comparison (Comparison, optional): with another run, if one was given.
         trials (Trials, optional): of the run on the simulated GPU, if they were asked for and could be made.
         not_tried (str): why they could not; ``''`` otherwise.
-        was_killed (bool): True if files are open and no process has the run's manifests open.
+        open_ranks (list[int]): ranks with files that were not closed.
+        goes_on (bool): True if a process has a manifest of the run open.
     """
 
     files: RunFiles
@@ -107,7 +108,8 @@ class RunReport:
     comparison: Optional[Comparison] = None
     trials: Optional[Trials] = None
     not_tried: str = ''
-    was_killed: bool = False
+    open_ranks: list[int] = field(default_factory=list)
+    goes_on: bool = False
 
     @property
     def simulated(self) -> str:
@@ -156,6 +158,7 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
     ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
     contents = reading.contents
     status: dict[str, int] = {}
+    open_ranks = sorted({artifact.entry.rank for artifact in files.artifacts if artifact.entry.status == 'open'})
     folders = {artifact.folder for artifact in files.artifacts}
     for artifact in files.artifacts:
         status[artifact.entry.status] = status.get(artifact.entry.status, 0) + 1
@@ -172,7 +175,8 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         advice=advice(lead.report if lead is not None else None, contents, ranks),
         status=status,
         unreadable=list(map(named, reading.unreadable)),
-        was_killed=bool(status.get('open')) and not any(goes_on(folder) for folder in folders),
+        open_ranks=open_ranks,
+        goes_on=bool(open_ranks) and any(goes_on(folder) for folder in folders),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -40,10 +40,16 @@ def run_table(result: RunResult) -> RenderableType:
     return Group(*lines)
 
 
-def artifacts_table(artifacts: Sequence[Artifact], title: str) -> Table:
-    """A row for each artifact; of many ranks, a row for each kind and batch."""
+def artifacts_table(artifacts: Sequence[Artifact], title: str, named: Callable[[str], str] = str) -> Table:
+    """A row for each artifact; of many ranks, a row for each kind and batch.
+
+    Args:
+        artifacts (Sequence[Artifact]): to list.
+        title (str): of the table.
+        named (Callable): puts the names that the user gave into a path. Default: it is left as it is.
+    """
     folders = sorted({artifact.folder for artifact in artifacts})
-    where = f' in {_short(folders[0])}' if len(folders) == 1 else ''
+    where = f' in {named(str(_short(folders[0])))}' if len(folders) == 1 else ''
     table = Table(title=Text(printable(title + where)), title_justify='left')
     table.add_column('kind', overflow='fold')
     table.add_column('batch', justify='right')
@@ -61,7 +67,7 @@ def artifacts_table(artifacts: Sequence[Artifact], title: str) -> Table:
         before = (window, entry.batch, entry.rank)
         sizes = [artifact.entry.bytes for artifact in group if artifact.entry.bytes is not None]
         size = human_bytes(sum(sizes)) if sizes else entry.status
-        path = entry.path if where else str(_short(group[0].path))
+        path = entry.path if where else named(str(_short(group[0].path)))
         count = [str(len(group))] if many else []
         more = ', …' if len(group) > 1 else ''
         table.add_row(Text(printable(kind)), str(entry.batch), *count, printable(size), Text(printable(path) + more))

@@ -23,6 +23,8 @@ from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
 
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
 _ODD, _LISTED = 3, 8
+#: Most files that are named as not read.
+_UNREADABLE = 10
 #: Peaks that differ by less are not told apart.
 _ALIKE, _ALIKE_SECONDS = 1.01, 1.1
 #: From this share of a limit on, it is said to be close.
@@ -89,8 +91,12 @@ def _noun(report: RunReport) -> str:
 
 
 def _failures(report: RunReport) -> Iterator[Sentence]:
-    if report.was_killed:
-        yield Sentence('failure', 'The run ended without closing its files, as after a kill.')
+    if report.open_ranks and not report.goes_on:
+        yield Sentence(
+            'failure',
+            f'{_whose_files(report)} were still open, and no process here writes them: the run was killed, or goes on '
+            'elsewhere.',
+        )
     if not report.failures:
         return
     first = report.failures[0]
@@ -99,6 +105,13 @@ def _failures(report: RunReport) -> Iterator[Sentence]:
     yield Sentence('failure', _failure(first, report.labels[first.rank]) + also)
     for text in what_fits(report):
         yield Sentence('failure', text)
+
+
+def _whose_files(report: RunReport) -> str:
+    ranks = report.open_ranks
+    if len(ranks) == 1:
+        return f"{_capital(report.labels[ranks[0]])}'s files"
+    return f'The files of {"all ranks" if ranks == report.ranks else f"ranks {rank_list(ranks)}"}'
 
 
 def _failure(failure: Failure, label: str) -> str:
@@ -306,15 +319,16 @@ def _files(report: RunReport) -> Iterator[Sentence]:
     if status.get('failed'):
         parts.append(f'{count_of(status["failed"], "file")} could not be uploaded')
     if status.get('open'):
-        parts.append(f'{count_of(status["open"], "file")} {"is" if status["open"] == 1 else "are"} still open')
+        verb, why = 'is' if status['open'] == 1 else 'are', ': the run goes on' if report.goes_on else ''
+        parts.append(f'{count_of(status["open"], "file")} {verb} still open{why}')
     waiting = [
         artifact for artifact in report.files.artifacts if artifact.entry.status == 'saved' and artifact.entry.remote
     ]
     if waiting:
         parts.append(f'{count_of(len(waiting), "file")} not uploaded yet (composer-memprof push)')
     if report.unreadable:
-        more = f', and {len(report.unreadable) - 1} more' if len(report.unreadable) > 1 else ''
-        parts.append(f'not read: {report.unreadable[0]}{more}')
+        more = f', and {len(report.unreadable) - _UNREADABLE} more' if len(report.unreadable) > _UNREADABLE else ''
+        parts.append(f'not read: {", ".join(report.unreadable[:_UNREADABLE])}{more}')
     if report.files.left_out:
         parts.append(f'{count_of(report.files.left_out, "further snapshot")} not read')
     if parts:

@@ -11,10 +11,12 @@ from rich.live import Live
 from rich.text import Text
 
 from composer_memprof.analysis.run_report.files import find_files
+from composer_memprof.analysis.run_report.progress import Progress, progress_of
 from composer_memprof.analysis.run_report.report import report_on_run
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.artifacts.manifest import goes_on
 from composer_memprof.messages import printable
+from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.run_verdict import verdict_text
 
 
@@ -43,6 +45,20 @@ def _seen(folder: Path, running: bool | None) -> RenderableType:
     state = {None: 'waits for its first file', True: 'goes on', False: 'has ended'}[running]
     head = Text(f'{when}  the run in {printable(str(folder))} {state}', style='dim')
     try:
-        return Group(head, verdict_text(report_on_run(find_files([folder]))))
+        files = find_files([folder])
+        progress = progress_of(files.artifacts)
+        if progress is not None:
+            head.append(f'; {_in_words(progress)}')
+        return Group(head, verdict_text(report_on_run(files)))
     except (SnapshotError, OSError):  # no file yet
         return head
+
+
+def _in_words(progress: Progress) -> str:
+    batches = f'{progress.first}' if progress.first == progress.last else f'{progress.first} to {progress.last}'
+    parts = [f'batch {batches}']
+    if progress.seconds_per_batch is not None:
+        parts.append(f'{amount(progress.seconds_per_batch, "seconds")} a batch')
+    if progress.samples_per_second is not None:
+        parts.append(f'{progress.samples_per_second:,.1f} samples/s a rank')
+    return ', '.join(parts)

@@ -60,7 +60,7 @@ def run_page(report: RunReport, folder: Path) -> str:
     return PAGES.get_template('run/run.html.j2').render(
         title=title(report),
         # plotly adds style sheets of its own, so that styles can't be limited to a hash.
-        script_hashes=' '.join(map(policy_hash, (plotly, script))) if charts else "'none'",
+        script_hashes=' '.join(map(policy_hash, (plotly, script) if charts else (script,))),
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         sentences=verdict(report),
         advice=[

@@ -5,10 +5,17 @@ Plain mappings: plotly's own Python classes take a second to import, and check w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from composer_memprof.messages import human_bytes
+
+#: A table with more rows has a filter.
+_SHORT = 8
+#: A limit that is this many times what is used is not drawn to scale.
+_FAR = 4
+#: Above the largest size, for the label of a limit.
+_ROOM = 1.1
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,11 @@ class Table:
     heads: list[str]
     rows: list[list[str]]
     left_out: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """True if it is worth a filter."""
+        return len(self.rows) > _SHORT
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,8 @@ class Chart:
         layout (dict): plotly's layout, without colors of the theme.
         height (int): in pixels.
         table (Table): the same numbers.
+        choices (list[str]): the names of traces of which one can be chosen.
+        filters (dict[str, str]): what the texts of an axis that can be filtered are, by ``'x'`` or ``'y'``.
     """
 
     key: str
@@ -41,6 +55,8 @@ class Chart:
     layout: dict[str, Any]
     table: Table
     height: int = 340
+    choices: list[str] = field(default_factory=list)
+    filters: dict[str, str] = field(default_factory=dict)
 
 
 def line(name: str, x: list[float], y: list[Optional[int]], dash: str) -> dict[str, Any]:
@@ -57,8 +73,26 @@ def line(name: str, x: list[float], y: list[Optional[int]], dash: str) -> dict[s
     }
 
 
-def limit(size: int, what: str) -> dict[str, Any]:
-    return {
+def limit(size: int, what: str, top: int) -> dict[str, list[dict[str, Any]]]:
+    """A line at a limit, with its label, for a layout; or only the words, where it is far above the picture.
+
+    Args:
+        size (int): of the limit.
+        what (str): it is.
+        top (int): the largest size in the picture.
+    """
+    label = {
+        'text': f'{what}: {human_bytes(size)}',
+        'xref': 'paper',
+        'x': 1,
+        'xanchor': 'right',
+        'showarrow': False,
+        'font': {'color': 'failed'},
+    }
+    if size > _FAR * top:
+        above = {**label, 'text': f'{label["text"]}, far above', 'yref': 'paper', 'y': 1, 'yanchor': 'top'}
+        return {'shapes': [], 'annotations': [above]}
+    shape = {
         'type': 'line',
         'xref': 'paper',
         'x0': 0,
@@ -66,12 +100,18 @@ def limit(size: int, what: str) -> dict[str, Any]:
         'y0': size,
         'y1': size,
         'line': {'color': 'failed', 'width': 1.5, 'dash': 'dash'},
-        'label': {'text': f'{what}: {human_bytes(size)}', 'textposition': 'start', 'font': {'color': 'failed'}},
     }
+    return {'shapes': [shape], 'annotations': [{**label, 'y': size, 'yanchor': 'bottom'}]}
 
 
-def bytes_axis(largest: int) -> dict[str, Any]:
-    """Ticks at whole numbers of a unit, at most five."""
+def bytes_axis(top: int, size: Optional[int] = None) -> dict[str, Any]:
+    """Ticks at whole numbers of a unit, at most five.
+
+    Args:
+        top (int): the largest size in the picture.
+        size (int, optional): of a limit that is shown, unless it is far above.
+    """
+    largest = max(top, size) if size is not None and size <= _FAR * top else top
     unit = 1
     while largest / unit >= 1024:
         unit *= 1024
@@ -81,5 +121,5 @@ def bytes_axis(largest: int) -> dict[str, Any]:
     return {
         'tickvals': ticks,
         'ticktext': [human_bytes(tick).replace('.0 ', ' ') for tick in ticks],
-        'rangemode': 'tozero',
+        'range': [0, largest * _ROOM],
     }

@@ -51,9 +51,9 @@ def host_memory(summary: HostSummary, label: str) -> Chart:
         data=data,
         layout={
             'xaxis': {'title': {'text': 'seconds'}},
-            'yaxis': bytes_axis(top),
+            'yaxis': bytes_axis(top, summary.limit),
             'hovermode': 'x unified',
-            'shapes': [] if summary.limit is None else [limit(summary.limit, 'limit of the job')],
+            **({} if summary.limit is None else limit(summary.limit, 'limit of the job', top)),
         },
         table=Table(['of the host memory', 'most', 'at the end'], rows),
     )

@@ -51,7 +51,8 @@ def memory_over_time(lead: LeadSnapshot, label: str) -> Chart:
         }
         for span in over.phases
     ]
-    limits = [] if device.memory is None else [limit(device.memory, 'memory of the device')]
+    top = max(device.peak.bytes, device.reserved_peak or 0)
+    line_of_memory = {} if device.memory is None else limit(device.memory, 'memory of the device', top)
     phases = list(dict.fromkeys(span.phase for span in over.phases if span.phase in PHASE_COLORS))
     return Chart(
         key='over-time',
@@ -61,12 +62,14 @@ def memory_over_time(lead: LeadSnapshot, label: str) -> Chart:
         data=[*data, *_phase_legend(phases)],
         layout={
             'xaxis': {'title': {'text': 'milliseconds' if in_time else 'events'}},
-            'yaxis': bytes_axis(max(device.peak.bytes, device.reserved_peak or 0)),
-            'shapes': [*shapes, *limits],
+            'yaxis': bytes_axis(top, device.memory),
+            'shapes': [*shapes, *line_of_memory.get('shapes', [])],
+            'annotations': line_of_memory.get('annotations', []),
             'hovermode': 'x unified',
         },
         table=_at_peak(device),
-        height=420,
+        height=440,
+        choices=[CATEGORY_LABELS[category] for category in over.sizes],
     )
 
 
@@ -76,7 +79,7 @@ def _phase_legend(phases: Sequence[str]) -> list[dict[str, Any]]:
         {
             'type': 'scatter',
             'mode': 'markers',
-            'name': phase,
+            'name': f'{phase} (phase)',
             'x': [None],
             'y': [None],
             'marker': {'symbol': 'square', 'size': 9, 'color': PHASE_COLORS[phase]},

@@ -28,7 +28,7 @@ def module_tree(key: str, title: str, words: str, own: Mapping[str, float], unit
     return Chart(
         key=key,
         title=title,
-        words=f'{words}. The area is {unit} with everything inside of a module; a click zooms in.',
+        words=f'{words}. The area is {unit} with everything inside of a module; a click zooms in, and so do arrow keys and Enter; Escape goes back.',
         data=[
             {
                 'type': 'treemap',
@@ -40,12 +40,12 @@ def module_tree(key: str, title: str, words: str, own: Mapping[str, float], unit
                 'customdata': [[printable(name) or 'the model', amount(inclusive[name], unit)] for name in sizes],
                 'texttemplate': '%{label}<br>%{customdata[1]}',
                 'hovertemplate': '%{customdata[0]}<br>%{customdata[1]}<extra></extra>',
-                'pathbar': {'visible': True},
+                'pathbar': {'visible': False},  # the page has one that the keyboard reaches
                 'tiling': {'pad': 2},
                 'maxdepth': 4,
             }
         ],
-        layout={'margin': {'l': 4, 'r': 4, 't': 24, 'b': 4}},
+        layout={'margin': {'l': 4, 'r': 4, 't': 4, 'b': 4}},
         table=Table(
             ['module', 'own', 'with all inside'],
             [

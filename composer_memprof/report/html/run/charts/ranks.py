@@ -80,6 +80,7 @@ def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
         },
         table=_spread(table, rows.tolist()),
         height=140 + 20 * len(names),
+        filters={'x': 'ranks', 'y': 'figures'},
     )
 
 

@@ -49,5 +49,7 @@ def step_times(times: Mapping[int, StepTimesFile], labels: Mapping[int, str]) ->
                 for phase, found in mean.items()
             ],
         ),
+        choices=phases,
+        filters={'y': 'ranks'} if len(ranks) > 1 else {},
         height=min(150 + 22 * len(ranks), 700),
     )
