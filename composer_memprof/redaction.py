@@ -40,6 +40,8 @@ _OPEN_OPTIONS = frozenset(
 #: Shorter values are no credentials, and would be found in every text.
 _SHORTEST = 6
 _values: set[str] = set()
+#: Variables of the environment that are named as a password is, and are folders.
+_NO_CREDENTIALS = frozenset(('PWD', 'OLDPWD'))
 
 
 def hide_values(options: object, name: str = '') -> None:
@@ -78,7 +80,7 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def _environment() -> list[str]:
-    return [value for name, value in os.environ.items() if _CREDENTIAL.fullmatch(name)]
+    return [value for name, value in os.environ.items() if _CREDENTIAL.fullmatch(name) and name not in _NO_CREDENTIALS]
 
 
 def _forms(value: str) -> set[str]:
