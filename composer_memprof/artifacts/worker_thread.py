@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Optional
 
+from composer_memprof import signals
 from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.signals import uninterrupted
 
@@ -82,9 +83,9 @@ class WorkerThread:
             return True
         return owner is not None and all(job.owner is not owner for job in jobs)
 
-    def wait_for_room(self, owner: object, deadline: Deadline) -> bool:
-        """Wait until another job of ``owner`` fits, or until ``deadline``. True: it fits."""
-        return self._wait_until(lambda: self.has_room(owner), owner, deadline)
+    def wait_for_room(self, owner: object, deadline: Deadline) -> None:
+        """Wait until another job of ``owner`` fits, or until ``deadline``, or a signal whose handler is held."""
+        self._wait_until(lambda: bool(signals.waiting) or self.has_room(owner), owner, deadline)
 
     def submit(self, job: Job) -> None:
         """Queue ``job``. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""
