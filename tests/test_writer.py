@@ -327,6 +327,24 @@ def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(mo
     assert not list(FOLDER.glob('.*'))
 
 
+def test_a_child_gives_way_to_everything_else() -> None:
+    child = fork(lambda: [os.sched_getscheduler(0), os.nice(0)])
+    assert child is not None and child.results(20) == [os.SCHED_IDLE, 19]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root may raise a priority')
+def test_a_child_that_somebody_waits_for_runs_as_everything_else_does() -> None:
+    def write(path: Path) -> None:
+        while os.sched_getscheduler(0) == os.SCHED_IDLE:
+            time.sleep(0.05)
+        path.write_text('x')
+
+    store = make_store()
+    store.save([Part('thing', '.txt', write)], stamp())
+    assert store.flush(60)
+    store.close(20)
+
+
 # -- handing over -------------------------------------------------------------------------------------------------------
 
 
