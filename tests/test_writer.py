@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.abc
+import mmap
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,18 +15,19 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 import psutil
 import pytest
+import torch
 
 import composer_memprof
 from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, MemProfiler, SavedTensorsHook
 from composer_memprof.artifacts import child as child_module
-from composer_memprof.artifacts import headroom
+from composer_memprof.artifacts import headroom, unshared
 from composer_memprof.artifacts.child import fork
 from composer_memprof.artifacts.headroom import why_no_memory
 from composer_memprof.artifacts.manifest import Entry
@@ -33,7 +36,8 @@ from composer_memprof.artifacts.store import ArtifactStore, Part
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.cgroup import Cgroup
 from composer_memprof.messages import MemprofWarning
-from tests.conftest import child_environment, entries, make_trainer, train, wait_for
+from composer_memprof.recorders.host_memory import host_memory
+from tests.conftest import FEATURES, Regression, child_environment, entries, make_trainer, train, wait_for
 from tests.test_artifacts import FOLDER, make_store, stamp, text
 
 DENSE = {'active': '1ba', 'every': '2ba'}
@@ -167,6 +171,34 @@ def test_under_a_memory_limit_the_training_survives(memory_cgroup: Path, share_o
     assert run.stdout == f'trained {status}\n'
 
 
+def faults_of(work: Callable[[], object]) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_the_weights_are_not_copied_while_a_child_lives_and_the_users_own_forks_have_them() -> None:
+    model = torch.nn.Linear(4096, 4096)
+    unshared.leave_out(model, lambda model: host_memory(model, []))
+    pages = model.weight.nbytes // mmap.PAGESIZE
+
+    def update() -> None:
+        with torch.no_grad():
+            model.weight += 1
+
+    update()
+    child = fork(lambda: time.sleep(60))
+    assert child is not None
+    assert faults_of(update) < pages / 10
+    child.kill()
+    own = os.fork()
+    if not own:
+        time.sleep(60)
+    assert faults_of(update) > pages / 2, 'a fork of the user has not got the weights'
+    os.kill(own, signal.SIGKILL)
+    os.waitpid(own, 0)
+
+
 # -- what a child holds -------------------------------------------------------------------------------------------------
 
 
@@ -244,18 +276,30 @@ class _Watch(importlib.abc.MetaPathFinder):
                 log.write(f'{name}\n')
 
 
+class _Large(Regression):
+    """With weights that are large enough to be left out of a child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 1 << 16), torch.nn.ReLU(), torch.nn.Linear(1 << 16, 1))
+
+
 @pytest.mark.parametrize('name', CALLBACKS)
-def test_no_child_imports_anything(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_child_imports_anything_or_needs_the_weights(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lock of an import that another thread was in at the fork is never released in the child."""
     for package in ('memray', 'viztracer'):
         if name.endswith(package):
             pytest.importorskip(package)
-    trainer = make_trainer(CALLBACKS[name](schedule={'skip': '1ba', 'active': '1ba'}, compress=True), batches=3)
+    callback = CALLBACKS[name](schedule={'skip': '1ba', 'active': '1ba'}, compress=True)
+    trainer = make_trainer(callback, batches=3, model=_Large())
     log = tmp_path / 'imports'
     monkeypatch.setattr(sys, 'meta_path', [_Watch(log), *sys.meta_path])
     trainer.fit()
     trainer.close()
     assert not log.exists() or log.read_text() == ''
+    assert set(statuses(Path('test-run'))) <= {'saved', 'removed'}
     assert statuses(Path('test-run'))['saved']
 
 
@@ -281,6 +325,24 @@ def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(mo
         store.close(20)
     assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'saved'), ('thing.page', 'failed')]
     assert not list(FOLDER.glob('.*'))
+
+
+def test_a_child_gives_way_to_everything_else() -> None:
+    child = fork(lambda: [os.sched_getscheduler(0), os.nice(0)])
+    assert child is not None and child.results(20) == [os.SCHED_IDLE, 19]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root may raise a priority')
+def test_a_child_that_somebody_waits_for_runs_as_everything_else_does() -> None:
+    def write(path: Path) -> None:
+        while os.sched_getscheduler(0) == os.SCHED_IDLE:
+            time.sleep(0.05)
+        path.write_text('x')
+
+    store = make_store()
+    store.save([Part('thing', '.txt', write)], stamp())
+    assert store.flush(60)
+    store.close(20)
 
 
 # -- handing over -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from composer_memprof.artifacts import child_work
+from composer_memprof.artifacts import child_work, unshared
 from composer_memprof.artifacts.child_work import DONE, ERROR, READY, RESULT, ReadAtFork, Work
 from composer_memprof.artifacts.exiting import exiting
 from composer_memprof.artifacts.progress import Progress
@@ -142,6 +142,14 @@ def is_own_child(pid: int) -> bool:
     return pid in _children
 
 
+def hurry() -> None:
+    """Somebody waits for the children: they run as this process does, where it may raise their priority."""
+    for pid in list(_children):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0))
+
+
 def fork(
     function: Callable[[], Iterable[Any]],
     read_at_fork: Optional[ReadAtFork] = None,
@@ -159,7 +167,8 @@ def fork(
         read_at_fork (ReadAtFork, optional): read first, by a child that waits its turn. A child that can't get its locks
             is killed, and another one is forked.
         in_turn (bool): ``function`` waits for :meth:`Child.results`, or for the parent's death.
-        in_background (bool): it gives way to everything else that runs. False if the training waits for it.
+        in_background (bool): it gives way to everything else that runs, and does not get the training's weights. False
+            if the training waits for it.
         keep (Collection[int]): descriptors that it needs; the others are closed in it.
     """
     if sys.platform != 'linux' or exiting():
@@ -186,7 +195,8 @@ def _fork(work: Work) -> Optional[Child]:
         results_read, results_write, *turn = pipes
         if work.read_at_fork is not None:
             work.read_at_fork.try_locks()  # waits for a thread that holds one: the child then nearly always gets them
-        with warnings.catch_warnings(), _quiet_tokenizers():
+        leaves_out = unshared.left_out() if work.in_background else contextlib.nullcontext()
+        with warnings.catch_warnings(), _quiet_tokenizers(), leaves_out:
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
             pid = os.fork()
         if not pid:

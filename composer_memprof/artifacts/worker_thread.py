@@ -83,10 +83,9 @@ class WorkerThread:
             return True
         return owner is not None and all(job.owner is not owner for job in jobs)
 
-    def wait_for_room(self, owner: object, deadline: Deadline) -> bool:
-        """Wait until another job of ``owner`` fits, until ``deadline``, or until a signal comes. True: it fits."""
-        self._wait_until(lambda: self.has_room(owner) or bool(signals.waiting), owner, deadline)
-        return self.has_room(owner)
+    def wait_for_room(self, owner: object, deadline: Deadline, each_second: Callable[[], None]) -> None:
+        """Wait until another job of ``owner`` fits, or until ``deadline``, or a signal whose handler is held."""
+        self._wait_until(lambda: bool(signals.waiting) or self.has_room(owner), owner, deadline, each_second)
 
     def submit(self, job: Job) -> None:
         """Queue ``job``. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""

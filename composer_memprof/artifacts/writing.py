@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.child import Child, fork
+from composer_memprof.artifacts.child import Child, fork, hurry
 from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import add_suffix, codec_for, compress_file
 from composer_memprof.artifacts.exiting import Deadline, exiting
@@ -176,12 +176,17 @@ class Writer:
     def why_no_room(self, wait: bool = False) -> Optional[str]:
         """Why no further window can be taken now, or None. ``wait``: until there is room."""
         if wait:
-            _thread.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0))
+            _thread.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0), hurry)
         return why_no_memory() if _thread.has_room(self) else NO_ROOM
 
     def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
         """Wait for queued windows until ``deadline``. True: none is left."""
-        return _thread.wait(self, deadline, each_second)
+
+        def look() -> None:
+            hurry()
+            each_second()
+
+        return _thread.wait(self, deadline, look)
 
     def release(self) -> None:
         _thread.release()

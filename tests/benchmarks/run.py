@@ -25,6 +25,7 @@ from composer_memprof import HostRSS, MemorySnapshot, StepTimes, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
 from tests.benchmarks.analysis import analysis
+from tests.benchmarks.child import child
 from tests.benchmarks.flops import flops
 from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.hold import hold, hold_gpu
@@ -227,6 +228,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'analysis': analysis,
     'page': page,
     'hold': hold,
+    'child': lambda rounds: child(min(rounds, 3), report),
     'run_report': lambda rounds: run_report(min(rounds, 3), report),
     'simulation': lambda rounds: simulation(rounds, report),
     'hold_gpu': hold_gpu,

@@ -21,6 +21,7 @@ from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof import signals
+from composer_memprof.artifacts import unshared
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, Part, fork_next_writer, hand_over_windows
@@ -40,6 +41,7 @@ from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, w
 from composer_memprof.callbacks.framework.stage_events import StageEvents
 from composer_memprof.callbacks.framework.stage_windows import StageWindows
 from composer_memprof.messages import errors_logged, log_error, warn
+from composer_memprof.recorders.host_memory import host_memory
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.report.text.head import StageHead, WindowHead
@@ -283,6 +285,7 @@ class ProfilingCallback(StageEvents):
         self._close_run(state)
         self._forget_run()
         self._state = weakref.ref(state)
+        unshared.leave_out(state, lambda state: host_memory(state.model, state.optimizers))
         check_ranks(self.when)
         folder = check_output(self.output, state)
         try:
