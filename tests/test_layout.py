@@ -153,7 +153,9 @@ def test_only_the_folder_push_clearing_and_simulations_write_to_a_manifest() -> 
 def test_only_the_table_of_codecs_has_their_suffixes() -> None:
     # A string with a space is a sentence that mentions the suffix, not a part of a name.
     users = {
-        module for module, tree in trees().items() if any('.gz' in text and ' ' not in text for text in _strings(tree))
+        module
+        for module, tree in trees().items()
+        if any(('.gz' in text or '.zst' in text) and ' ' not in text for text in _strings(tree))
     }
     assert users == {f'{ROOT.name}.artifacts.compression'}
 

@@ -6,7 +6,6 @@ it, which is all that both tools write. Other values are passed over.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -15,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, Unzipped
+from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, open_decompressed
+from composer_memprof.artifacts.compression import DAMAGE
 from composer_memprof.messages import printable
 
-#: Bytes of a file, unzipped, and of a line.
+#: Bytes of a file, decompressed, and of a line.
 _MOST_BYTES, _MOST_OF_LINE = 256 << 20, 64 << 10
 #: Of a file, compressed or not.
 _NAME = re.compile(r'\.ya?ml(\.[^.]+)?$')
@@ -80,13 +80,10 @@ def read_function_growth(path: Path) -> list[FunctionGrowth]:
     """
     try:
         with open(path, 'rb') as raw:
-            zipped = raw.read(2) == b'\x1f\x8b'
-            raw.seek(0)
-            file: IO[bytes] = io.BufferedReader(Unzipped(raw, _MOST_BYTES), 1 << 20) if zipped else raw  # type: ignore[assignment]
-            functions = _by_function(file)
+            functions = _by_function(open_decompressed(raw, _MOST_BYTES))
     except FunctionStatsError as error:
         raise FunctionStatsError(f'{printable(str(path))} has no readings of functions: {error}') from None
-    except (SnapshotError, EOFError, ValueError) as error:
+    except (SnapshotError, ValueError, *DAMAGE) as error:
         reason = printable(' '.join(str(error).split())[:200])
         raise FunctionStatsError(f'{printable(str(path))} has no readings of functions: {reason}') from None
     found = [_sum_up(rank, function, calls) for (rank, function), calls in functions.items()]

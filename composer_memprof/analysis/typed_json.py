@@ -7,12 +7,11 @@ import functools
 import json
 import types
 import typing
-import zlib
 from pathlib import Path
 from typing import Any, TypeVar, Union
 
 from composer_memprof.analysis.snapshot.untrusted import LARGEST, shown
-from composer_memprof.artifacts.compression import open_for_read
+from composer_memprof.artifacts.compression import DAMAGE, CodecMissingError, open_for_read
 from composer_memprof.messages import printable
 
 _T = TypeVar('_T')
@@ -42,9 +41,11 @@ def read_json(kind: type[_T], path: Path, what: str, most_bytes: int) -> _T:
         if len(text) > most_bytes:
             raise FormatError(f'it has more than {most_bytes} bytes')
         return from_plain(kind, json.loads(text))
+    except CodecMissingError as error:
+        raise FormatError(f'{printable(str(path))} cannot be read: {error}') from None
     except FormatError as error:
         raise FormatError(f'{printable(str(path))} is not {what}: {error}') from None
-    except (ValueError, RecursionError, EOFError, zlib.error):
+    except (ValueError, RecursionError, *DAMAGE):
         raise FormatError(f'{printable(str(path))} is not {what}: it is not JSON') from None
 
 

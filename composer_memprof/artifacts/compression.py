@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import functools
 import gzip
+import importlib
 import io
 import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import IO, Any, Optional, Union, cast
+
+from composer_memprof.messages import must_be
+
+#: The name of a codec, or ``'none'``. ``True`` is ``'gzip'`` and ``False`` is ``'none'``, as before there were names.
+Compress = Union[bool, str]
 
 
 @dataclass(frozen=True)
@@ -20,37 +27,138 @@ class Codec:
     """A compression.
 
     Args:
-        name (str): for people.
+        name (str): in a config.
         suffix (str): appended to the name of a compressed file.
+        magic (bytes): with which a compressed file begins.
         open_for_write (Callable): opens a path; what is written is compressed.
-        open_for_read (Callable): opens a path; what is read is decompressed.
+        open_for_read (Callable): opens a path or an open file; what is read is decompressed.
     """
 
     name: str
     suffix: str
+    magic: bytes
     open_for_write: Callable[[Path], io.BufferedIOBase]
-    open_for_read: Callable[[Path], io.BufferedIOBase]
+    open_for_read: Callable[[Union[Path, IO[bytes]]], io.BufferedIOBase]
 
 
-GZIP = Codec('gzip', '.gz', functools.partial(gzip.GzipFile, mode='wb', compresslevel=6), gzip.GzipFile)
-CODECS = (GZIP,)
+class CodecMissingError(ValueError):
+    """The package of a codec is not installed. The message is one line, and says how to install it."""
 
 
-def codec_for(compress: bool) -> Optional[Codec]:
+class DamagedError(ValueError):
+    """A compressed file is damaged or cut short."""
+
+
+def _open_gzip(file: Union[Path, IO[bytes]]) -> io.BufferedIOBase:
+    return gzip.GzipFile(file, 'rb') if isinstance(file, Path) else gzip.GzipFile(fileobj=file, mode='rb')
+
+
+def _zstandard() -> Any:
+    try:
+        return importlib.import_module('zstandard')
+    except ImportError:
+        raise CodecMissingError(
+            "compress='zstd' needs a package that is not installed: pip install 'composer_memprof[zstd]'"
+        ) from None
+
+
+def _write_zstd(path: Path) -> io.BufferedIOBase:
+    # Level 3, its default: smaller than gzip's 6 here, and several times as fast.
+    return cast('io.BufferedIOBase', _zstandard().open(path, 'wb'))
+
+
+def _open_zstd(file: Union[Path, IO[bytes]]) -> io.BufferedIOBase:
+    return io.BufferedReader(_ZstdReader(file), 1 << 20)
+
+
+class _ZstdReader(io.RawIOBase):
+    """Reads as gzip's reader does: the errors of a damaged file have one class."""
+
+    def __init__(self, file: Union[Path, IO[bytes]]) -> None:
+        self._zstandard = _zstandard()
+        self._file = self._zstandard.open(file, 'rb')
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except self._zstandard.ZstdError as error:
+            raise DamagedError(str(error)) from None
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+GZIP = Codec('gzip', '.gz', b'\x1f\x8b', functools.partial(gzip.GzipFile, mode='wb', compresslevel=6), _open_gzip)
+ZSTD = Codec('zstd', '.zst', b'\x28\xb5\x2f\xfd', _write_zstd, _open_zstd)
+CODECS = (GZIP, ZSTD)
+#: What reading a damaged file raises, beside OSError.
+DAMAGE = (EOFError, zlib.error, DamagedError)
+
+
+def codec_for(compress: Compress) -> Optional[Codec]:
     """The codec that ``compress`` stands for; None for no compression."""
-    return GZIP if compress else None
+    name = {True: GZIP.name, False: 'none'}.get(compress, compress) if isinstance(compress, bool) else compress
+    return next((codec for codec in CODECS if codec.name == name), None)
+
+
+def check_compress(compress: object) -> None:
+    """Refuse what is no codec, or one whose package is missing.
+
+    Raises:
+        ValueError: naming the value and what is allowed, or how to install the package.
+    """
+    names = ['none', *(codec.name for codec in CODECS)]
+    if not isinstance(compress, bool) and compress not in names:
+        raise must_be(
+            'compress', f'{", ".join(names[:-1])} or {names[-1]} (or true for gzip, false for none)', compress
+        )
+    if codec_for(compress) is ZSTD:
+        _zstandard()
+
+
+def agreed_compress(compress: Compress, filename: str, *, use_gzip: bool = False) -> Compress:
+    """One codec from the parameters that can each choose it; a ``filename`` chooses by its suffix.
+
+    >>> agreed_compress('none', 'rank{rank}.json.gz')
+    'gzip'
+
+    Raises:
+        ValueError: if two of them choose different ones.
+    """
+    check_compress(compress)
+    chosen = {
+        f'compress={compress!r}': codec_for(compress),
+        f'use_gzip={use_gzip}': GZIP if use_gzip else None,
+        f'filename={filename!r}': codec_of(filename),
+    }
+    chosen = {parameter: codec for parameter, codec in chosen.items() if codec is not None}
+    if len({codec.name for codec in chosen.values() if codec is not None}) > 1:
+        raise ValueError(f'{" and ".join(chosen)} differ; give one of them')
+    return next((codec.name for codec in chosen.values() if codec is not None), 'none')
 
 
 def suffixes() -> tuple[str, ...]:
-    """The suffixes of all codecs: ``('.gz',)``."""
+    """The suffixes of all codecs: ``('.gz', '.zst')``."""
     return tuple(codec.suffix for codec in CODECS)
 
 
-def add_suffix(name: str, compress: bool) -> str:
-    """``'.json.gz'`` from ``'.json'`` if ``compress``, otherwise ``name``.
+def codec_of(name: str) -> Optional[Codec]:
+    """The codec whose suffix ``name`` has."""
+    return next((codec for codec in CODECS if name.endswith(codec.suffix)), None)
 
-    >>> add_suffix('.json', True)
-    '.json.gz'
+
+def add_suffix(name: str, compress: Compress) -> str:
+    """``name`` with the suffix of the codec that ``compress`` stands for.
+
+    >>> add_suffix('.json', 'gzip'), add_suffix('.json', 'zstd'), add_suffix('.json', 'none')
+    ('.json.gz', '.json.zst', '.json')
     """
     codec = codec_for(compress)
     return name if codec is None else name + codec.suffix
@@ -62,21 +170,21 @@ def strip_suffix(name: str) -> str:
     >>> strip_suffix('trace.json.gz'), strip_suffix('trace.json')
     ('trace.json', 'trace.json')
     """
-    for suffix in suffixes():
-        if name.endswith(suffix):
-            return name[: -len(suffix)]
-    return name
-
-
-def is_compressed(name: str) -> bool:
-    """True if ``name`` has the suffix of a codec."""
-    return name.endswith(suffixes())
+    codec = codec_of(name)
+    return name if codec is None else name.removesuffix(codec.suffix)
 
 
 def open_for_read(path: Path) -> io.BufferedIOBase:
-    """Open a file that may be compressed, as its name says. Errors of a damaged one are OSError, EOFError, zlib.error."""
-    codec = next((codec for codec in CODECS if path.name.endswith(codec.suffix)), None)
+    """Open a file that may be compressed, as its name says. Errors of a damaged one are OSError and ``DAMAGE``."""
+    codec = codec_of(path.name)
     return open(path, 'rb') if codec is None else codec.open_for_read(path)
+
+
+def codec_by_content(file: IO[bytes]) -> Optional[Codec]:
+    """The codec with which ``file``, which can seek, begins. It is at its start again afterwards."""
+    head = file.read(max(len(codec.magic) for codec in CODECS))
+    file.seek(0)
+    return next((codec for codec in CODECS if head.startswith(codec.magic)), None)
 
 
 def compress_file(source: Path, target: Path, codec: Codec) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional
 
+from composer_memprof.artifacts.compression import Compress, codec_for
 from composer_memprof.artifacts.files import link, sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.names import Naming, Stamp
@@ -28,7 +29,7 @@ class GrowingFile:
         kind (str): in the manifest.
         suffix (str): of its name.
         stamp (Stamp): the batch in its name.
-        compress (bool): compress it once it is complete.
+        compress (bool | str): the codec with which it is compressed once it is complete.
         naming (Naming, optional): if it differs from the folder's.
     """
 
@@ -41,7 +42,7 @@ class GrowingFile:
         suffix: str,
         stamp: Stamp,
         *,
-        compress: bool,
+        compress: Compress,
         naming: Optional[Naming],
     ) -> None:
         self._folder = folder
@@ -103,7 +104,7 @@ class GrowingFile:
 
     def _finish(self, more: Sequence[Part]) -> None:
         parts = [self._part, *more]
-        if self._part.compress:
+        if codec_for(self._part.compress) is not None:
             self._on_written(parts, self._stamp, list(write_parts(self._folder, parts, self._stamp)))
             self._remove()
             return

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from composer_memprof.artifacts.child_work import ReadAtFork
+from composer_memprof.artifacts.compression import Compress
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.failures import Failures
@@ -122,7 +123,7 @@ class ArtifactStore:
         return self._writer.wait(Deadline(timeout, if_leaving=timeout))
 
     def grow(
-        self, kind: str, suffix: str, stamp: Stamp, *, compress: bool = False, naming: Optional[Naming] = None
+        self, kind: str, suffix: str, stamp: Stamp, *, compress: Compress = False, naming: Optional[Naming] = None
     ) -> GrowingFile:
         """A file that is listed as ``open``. If the run is killed, what was written to it stays."""
         self._left_out.count_taken(kind)

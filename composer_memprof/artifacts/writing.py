@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from composer_memprof.artifacts.child import Child, fork, hurry
 from composer_memprof.artifacts.child_work import ReadAtFork
-from composer_memprof.artifacts.compression import add_suffix, codec_for, compress_file
+from composer_memprof.artifacts.compression import Compress, add_suffix, codec_for, compress_file
 from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.files import sync_and_digest
@@ -52,14 +52,14 @@ class Part:
         kind (str): in the manifest: ``memory_snapshot``, ``memory_snapshot.page``.
         suffix (str): of its name.
         write (Callable): writes the whole file to the path it is given. It may run in a forked child.
-        compress (bool): compress what was written, and append the codec's suffix to the name.
+        compress (bool | str): the codec; its suffix is appended to the name.
         naming (Naming, optional): if it differs from the store's.
     """
 
     kind: str
     suffix: str
     write: Callable[[Path], object]
-    compress: bool = False
+    compress: Compress = False
     naming: Optional[Naming] = None
 
     def file_in(self, folder: ArtifactFolder, stamp: Stamp) -> ArtifactFile:

@@ -17,7 +17,7 @@ from composer_memprof.analysis.flops.utilization import BatchShape, WindowFlops
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.count_apart import CountError, count_apart
 from composer_memprof.callbacks.parts.device_peak import find_peak
 from composer_memprof.callbacks.parts.stage_step import step_of
@@ -58,7 +58,7 @@ _NOT_COUNTED = (
     docs={
         'schedule': 'which batches are recorded. Default: always, one window as long as the run. A shape that an '
         'earlier window has traced is timed at once.',
-        'compress': 'gzip the JSON. Default: ``False``.',
+        'compress': f'the JSON: {COMPRESS}. Default: ``False``.',
     },
 )
 class Flops(ProfilingCallback):

@@ -14,7 +14,7 @@ from composer_memprof.analysis.module_memory import ModuleMemorySummary, summary
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import must_be
 from composer_memprof.recorders import dispatch
@@ -39,7 +39,7 @@ _FUNCTION = '{function}'
         "``.summary.json`` instead of ``.log``. Default: ``'fsdp_mem_rank_{rank}_{function}_{batch}.log'``.",
         'schedule': "which batches are recorded. Default: ``window('1ba', skip='2ba')``, the third batch: optimizer "
         'state exists from the second on.',
-        'compress': 'gzip the log and the JSON. Default: ``False``.',
+        'compress': f'the log and the JSON: {COMPRESS}. Default: ``False``.',
     },
 )
 class FSDPMemTracker(ProfilingCallback):

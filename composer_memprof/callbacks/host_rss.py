@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from composer_memprof.artifacts.child import is_own_child
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import human_bytes, must_be, warn
@@ -34,7 +34,7 @@ _LIMIT_SHARE = 0.9
         'schedule': 'which batches are recorded. Default: always, one window as long as the run.',
         'stages': 'of ``train``, ``eval``, ``predict``; ``train`` includes evaluations inside training. '
         "Default: ``('train',)``.",
-        'compress': 'gzip each file once it is complete. Default: ``False``.',
+        'compress': f'each file, once it is complete: {COMPRESS}. Default: ``False``.',
     },
 )
 class HostRSS(PhasedCallback):

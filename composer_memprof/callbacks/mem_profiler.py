@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.callbacks.framework import exclusive
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.parts.functions import FUNCTIONS, STEPS, FunctionCallback
 from composer_memprof.callbacks.parts.memory_stats import JSON_LINES, PICKLE, YAML, MemoryStats
 from composer_memprof.callbacks.parts.without_trainer import WithoutTrainer
@@ -36,7 +36,7 @@ _LAYOUT = ('fsdp_mem_track_module_depth', 'fsdp_mem_tracker_units', 'fsdp_mem_tr
         'folder': "format string over run variables. Default: ``save_dir``, else ``'{run_name}/memprof'``.",
         'schedule': 'windows in which all calls are read, each with files of its own; or '
         '``{warmup_iters: 1, max_iter: 2}``. Default: one window, with ``warmup_iters`` and ``max_iter``.',
-        'compress': 'gzip the files. Default: ``False``.',
+        'compress': f'the files: {COMPRESS}. Default: ``False``.',
     },
 )
 class MemProfiler(FunctionCallback, WithoutTrainer):

@@ -25,7 +25,7 @@ from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import Life
 from composer_memprof.callbacks.framework.broken_fit import watch_fit
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import BETWEEN, StagePhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.callbacks.parts.snapshot_recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
@@ -53,7 +53,7 @@ _STANDBY_S = 0.5
         'filename': "format string, a prefix. Default: ``'rank{rank}.{batch}.memory_snapshot'``.",
         'schedule': 'in place of ``skip_batches`` and ``interval``. Default: ``window(interval, skip=skip_batches)``, '
         'one window over batches 1 to 3.',
-        'compress': 'gzip the pickle. Default: ``False``.',
+        'compress': f'the pickle: {COMPRESS}. Default: ``False``.',
     },
     order=(
         # Composer's parameters, in its order

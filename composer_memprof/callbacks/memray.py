@@ -17,7 +17,7 @@ from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
-from composer_memprof.callbacks.framework.options import split_shared, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, split_shared, takes_shared_parameters
 from composer_memprof.messages import check_switches
 from composer_memprof.recorders.python_calls.memray import (
     MemrayRecorder,
@@ -38,7 +38,7 @@ from composer_memprof.schedule import window
     docs={
         'schedule': "which batches are recorded. Default: ``window('2ba', skip='10ba')``, one window over batches 10 "
         'and 11, after the default windows of the other callbacks that follow Python calls.',
-        'compress': 'gzip the capture; memray reads it after unzipping. Default: ``False``.',
+        'compress': f'the capture: {COMPRESS}; memray reads it after decompressing. Default: ``False``.',
     },
 )
 class Memray(ProfilingCallback):

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder, check_has_parameters
@@ -26,7 +26,7 @@ from composer_memprof.schedule import window
     filename='rank{rank}.{batch}.saved_tensors.json',
     docs={
         'schedule': "which batches are recorded. Default: ``window('1ba', skip='2ba')``, the third batch.",
-        'compress': 'gzip the JSON. Default: ``False``.',
+        'compress': f'the JSON: {COMPRESS}. Default: ``False``.',
     },
 )
 class SavedTensorsHook(ProfilingCallback):

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
-from composer_memprof.callbacks.framework.options import SharedParameters, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import check_count
@@ -41,7 +41,7 @@ _LAST_BATCH_S = 5.0
         'filename': 'format string; ``{batch}`` is the first batch of the window. '
         "Default: ``'rank{rank}.{batch}.step_times.jsonl'``.",
         'schedule': 'which batches are recorded. Default: always, one window as long as the run.',
-        'compress': 'gzip the records once they are complete. Default: ``False``.',
+        'compress': f'the records, once they are complete: {COMPRESS}. Default: ``False``.',
     },
 )
 class StepTimes(PhasedCallback):

@@ -13,12 +13,13 @@ from composer.core import State, Timestamp
 from composer.loggers import Logger
 from composer.utils import dist
 
-from composer_memprof.artifacts.compression import add_suffix, is_compressed, strip_suffix
+from composer_memprof.artifacts.compression import add_suffix, agreed_compress, strip_suffix
 from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, folder_of
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import composer_profiler, exclusive
 from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.callbacks.framework.options import (
+    COMPRESS,
     When,
     check_kept,
     check_naming,
@@ -42,7 +43,7 @@ _TIMELINE_NEEDS = ('record_shapes', 'profile_memory', 'with_stack')
     docs={
         'schedule': "which batches are recorded. Default: that of the Trainer's Profiler, if there is one, else "
         "``window('4ba', skip='4ba', warmup='1ba')``, one window over batches 5 to 8.",
-        'compress': 'gzip the trace, and append ``.gz`` to both its names. Default: ``False``.',
+        'compress': f'the trace: {COMPRESS}, whose suffix both its names get. Perfetto reads gzip. Default: ``False``.',
     },
     order=(
         # Composer's parameters, in its order
@@ -71,7 +72,7 @@ class TorchProfiler(RecordsFromBatchEnd):
         memory_filename (str, optional): format string of a page with memory over time, ending in ``.html``. Needs
             ``record_shapes``, ``profile_memory`` and ``with_stack``. Default: ``None``, no page.
         memory_remote_file_name (str, optional): as ``remote_file_name``, for that page.
-        use_gzip (bool): same as ``compress``. Default: ``False``.
+        use_gzip (bool): same as ``compress='gzip'``. Default: ``False``.
         record_shapes (bool): record the input shapes of each operator. Default: ``False``.
         profile_memory (bool): record allocations, in bytes. Default: ``True``.
         with_stack (bool): record the Python stack of each operator. Default: ``False``.
@@ -141,7 +142,7 @@ class TorchProfiler(RecordsFromBatchEnd):
             raise ValueError('summary_group_by_input_shapes=True needs record_shapes=True')
         filename = shared['filename']
         shared['num_artifacts_to_keep'] = kept if kept != -1 else num_traces_to_keep
-        shared['compress'] = shared['compress'] or use_gzip or is_compressed(filename)
+        shared['compress'] = agreed_compress(shared['compress'], str(filename), use_gzip=use_gzip)
         self._follows_composer = shared['schedule'] is None
         super().__init__(suffix='.json' if strip_suffix(filename).endswith('.json') else '', **shared)
         self._arguments = kineto.check_profile_arguments(

@@ -13,14 +13,14 @@ from typing import Any, Optional
 from composer.core import State
 from composer.utils import dist
 
-from composer_memprof.artifacts.compression import strip_suffix
+from composer_memprof.artifacts.compression import agreed_compress, codec_for, strip_suffix
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
 from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
-from composer_memprof.callbacks.framework.options import split_shared, takes_shared_parameters
+from composer_memprof.callbacks.framework.options import COMPRESS, split_shared, takes_shared_parameters
 from composer_memprof.messages import check_switches, warn
 from composer_memprof.recorders.python_calls.traced_children import TRACE_NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options
@@ -37,7 +37,7 @@ _SUFFIXES = ('.viztracer.json', '.viztracer.cvf', '.json', '.cvf')
         "form, which ``viztracer --decompress`` reads. Default: ``'rank{rank}.{batch}.viztracer.json'``.",
         'schedule': "which batches are recorded. Default: ``window('1ba', skip='9ba')``, the tenth batch, between the "
         'default windows of the other callbacks that follow Python calls.',
-        'compress': 'gzip the JSON; ``vizviewer`` and Perfetto read it all the same. Default: ``False``.',
+        'compress': f'the JSON: {COMPRESS}. ``vizviewer`` and Perfetto read gzip. Default: ``False``.',
     },
 )
 class VizTracer(RecordsFromBatchEnd):
@@ -87,10 +87,12 @@ class VizTracer(RecordsFromBatchEnd):
         filename = shared['filename']
         plain = strip_suffix(str(filename))
         suffix = next((suffix for suffix in _SUFFIXES if plain.endswith(suffix)), '.json')
-        shared['compress'] = shared['compress'] or plain != str(filename)
+        shared['compress'] = agreed_compress(shared['compress'], str(filename))
         self._own_form = suffix.endswith('.cvf')
-        if self._own_form and shared['compress'] is True:
-            raise ValueError(f'compress=True and filename={filename!r}: .cvf is compressed; give one of them')
+        if self._own_form and codec_for(shared['compress']) is not None:
+            raise ValueError(
+                f'compress={shared["compress"]!r} and filename={filename!r}: .cvf is compressed; give one of them'
+            )
         self._patch = patch
         self._page = page
         super().__init__(suffix=suffix, **shared)

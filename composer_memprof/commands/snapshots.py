@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def inspect(
     snapshot: str = typer.Argument(
         ...,
-        help="a memory snapshot, gzipped or not; or a run's folder: the snapshot of its failure, else the newest; "
+        help="a memory snapshot, compressed or not; or a run's folder: the snapshot of its failure, else the newest; "
         "or MemProfiler's memory_stats.yaml; each on this disk, or in a store, such as s3://…",
         metavar='SNAPSHOT',
     ),

@@ -25,6 +25,7 @@ import psutil
 import torch
 from composer.core import Callback
 
+from composer_memprof.artifacts.push import push
 from tests.benchmarks.every_callback import every_callback
 from tests.conftest import Noise, make_trainer
 from tests.leavings import what_is_wrong
@@ -123,6 +124,8 @@ def end(run: Run) -> None:
         time.sleep(0.1)
     flushed = run.way != 'kill -9'
     run.wrong += what_is_wrong(run.folder, flushed=flushed)
+    push(run.folder)
+    run.wrong += [f'not cleared: {path.name}' for path in run.folder.rglob('.*') if path.is_file()]
     if run.code in [-bad for bad in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)]:
         run.wrong.append(f'ended by {signal.Signals(-run.code).name}')
 

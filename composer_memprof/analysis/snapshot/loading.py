@@ -40,7 +40,7 @@ _LONGEST_SETTING = 200
 
 
 def load_snapshot(path: Path, limit_memory: bool = False) -> Snapshot:
-    """Read a snapshot, gzipped or not. Nothing in the file is executed.
+    """Read a snapshot, compressed or not. Nothing in the file is executed.
 
     Args:
         path (Path): the file.

@@ -1,14 +1,13 @@
 """Unpickling a file that is not trusted: plain values only.
 
 A pickle that names a class or a function is refused before the name is looked up, so nothing in it can run. The size
-of unzipped data is limited. Memory is limited on request: see :func:`load_plain`.
+of decompressed data is limited. Memory is limited on request: see :func:`load_plain`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import gzip
 import io
 import os
 import pickle
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from composer_memprof.analysis.snapshot.limits import process_memory_limit
+from composer_memprof.artifacts.compression import CodecMissingError, codec_by_content
 
 #: gzip makes real snapshots 6 to 19 times smaller: events differ in their addresses and times.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 64 << 20
@@ -29,7 +29,7 @@ class SnapshotError(ValueError):
 
 
 def load_plain(path: Path, limit_memory: bool = False) -> Any:
-    """The object in a pickle of dicts, lists, tuples, strings and numbers, gzipped or not.
+    """The object in a pickle of dicts, lists, tuples, strings and numbers, compressed or not.
 
     Args:
         path (Path): the file.
@@ -41,17 +41,16 @@ def load_plain(path: Path, limit_memory: bool = False) -> Any:
         OSError: if the file can't be read.
     """
     with open(path, 'rb') as raw:
-        zipped = raw.read(2) == b'\x1f\x8b'
-        raw.seek(0)
+        codec = codec_by_content(raw)
         size = os.fstat(raw.fileno()).st_size
-        most = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if zipped else size
+        most = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if codec is not None else size
         memory = most * _OBJECTS_PER_BYTE + _MEMORY_ALWAYS_ALLOWED
         try:
-            file: IO[bytes] = io.BufferedReader(Unzipped(raw, most), 1 << 20) if zipped else raw  # type: ignore[assignment]
+            file = open_decompressed(raw, most)
             with process_memory_limit(memory) if limit_memory else contextlib.nullcontext():
                 return _PlainUnpickler(file).load()
-        except SnapshotError:
-            raise
+        except (SnapshotError, CodecMissingError) as error:
+            raise SnapshotError(str(error)) from None
         except MemoryError:
             raise SnapshotError(
                 'loading it takes more memory than is free, or than a snapshot of this size can need'
@@ -71,11 +70,19 @@ class _PlainUnpickler(pickle.Unpickler):
         raise SnapshotError('it names objects outside the file, and a snapshot holds only plain values')
 
 
-class Unzipped(io.RawIOBase):
-    """Reads a gzipped file up to ``most`` unzipped bytes."""
+def open_decompressed(raw: IO[bytes], most: int) -> IO[bytes]:
+    """A file that may be compressed, as its content says. More than ``most`` decompressed bytes are a SnapshotError."""
+    codec = codec_by_content(raw)
+    if codec is None:
+        return raw
+    return io.BufferedReader(_Limited(codec.open_for_read(raw), most), 1 << 20)  # type: ignore[arg-type, return-value]
 
-    def __init__(self, raw: IO[bytes], most: int) -> None:
-        self._file = gzip.GzipFile(fileobj=raw, mode='rb')
+
+class _Limited(io.RawIOBase):
+    """Reads a decompressed file up to ``most`` bytes."""
+
+    def __init__(self, file: io.BufferedIOBase, most: int) -> None:
+        self._file = file
         self._left = most
 
     def readable(self) -> bool:
@@ -85,7 +92,7 @@ class Unzipped(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._left -= count
         if self._left < 0:
-            raise SnapshotError(f'unzipped it is more than {_LARGEST_RATIO} times as large, which no snapshot is')
+            raise SnapshotError(f'decompressed it is more than {_LARGEST_RATIO} times as large, which no snapshot is')
         return count
 
 

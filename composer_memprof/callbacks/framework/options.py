@@ -24,6 +24,7 @@ from typing import Any, NoReturn, Optional, TypedDict, TypeVar, Union
 from composer.loggers import Logger
 
 from composer_memprof.artifacts.addresses import check_no_address, check_scheme, scheme_of
+from composer_memprof.artifacts.compression import Compress, check_compress
 from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.artifacts.storage_options import check_options
@@ -41,6 +42,9 @@ ON_FULL = (SKIP, WAIT) = ('skip', 'wait')
 #: The line of a class's docstring in whose place the shared parameters are documented.
 PLACEHOLDER = '<shared parameters>'
 
+#: In the documentation of ``compress``.
+COMPRESS = "``'none'``, ``'gzip'`` or ``'zstd'`` (``True`` is gzip)"
+
 
 class SharedParameters(TypedDict, total=False):
     """The shared parameters, in their order. What each means stands in :data:`SHARED`."""
@@ -54,7 +58,7 @@ class SharedParameters(TypedDict, total=False):
     num_artifacts_to_keep: int
     ranks: Ranks
     stages: Stages
-    compress: bool
+    compress: Compress
     close_timeout: float
     on_full: str
 
@@ -88,7 +92,7 @@ SHARED: dict[str, SharedParameter] = {
     ),
     'ranks': SharedParameter('int | Sequence[int], optional', 'the global ranks that record. None: all.'),
     'stages': SharedParameter('str | Sequence[str]', 'of ``train``, ``eval``, ``predict``.', ('train',)),
-    'compress': SharedParameter('bool', 'gzip the main file.', False),
+    'compress': SharedParameter('str | bool', f'the main file: {COMPRESS}.', False),
     'close_timeout': SharedParameter('float', 'seconds to wait for uploads at the close.', 20.0),
     'on_full': SharedParameter(
         'str',
@@ -243,12 +247,13 @@ class Output:
     storage_options: Optional[Mapping[str, Any]]
     overwrite: bool
     num_artifacts_to_keep: int
-    compress: bool
+    compress: Compress
     close_timeout: float
     on_full: str
 
     def __post_init__(self) -> None:
-        check_switches(overwrite=self.overwrite, compress=self.compress)
+        check_switches(overwrite=self.overwrite)
+        check_compress(self.compress)
         check_no_address(self.folder, 'folder')
         check_template(self.folder, 'folder', RUN_VARIABLES)
         check_naming(self.naming)

@@ -10,6 +10,7 @@ from typing import Any, Optional
 from composer.utils import dist
 
 from composer_memprof.artifacts.child_work import ReadAtFork
+from composer_memprof.artifacts.compression import Compress
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore, GrowingFile, Part
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
@@ -35,11 +36,11 @@ class MemoryStats:
     Args:
         kind (str): of the artifacts, in the manifest.
         formats (Sequence[str]): of ``YAML``, ``JSON_LINES`` and ``PICKLE``.
-        compress (bool): gzip each file once it is complete.
+        compress (bool | str): the codec of each file, once it is complete.
         layout (Layout): of the text by module.
     """
 
-    def __init__(self, kind: str, formats: Sequence[str], compress: bool, layout: Layout) -> None:
+    def __init__(self, kind: str, formats: Sequence[str], compress: Compress, layout: Layout) -> None:
         self._kind = kind
         self._formats = formats
         self._compress = compress
