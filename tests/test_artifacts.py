@@ -21,6 +21,7 @@ import fsspec
 import psutil
 import pytest
 from composer.core import Timestamp
+from typer.testing import CliRunner
 
 from composer_memprof.artifacts import uploading, writing
 from composer_memprof.artifacts.addresses import check_scheme
@@ -35,6 +36,7 @@ from composer_memprof.artifacts.numbering import before_suffix
 from composer_memprof.artifacts.push import push
 from composer_memprof.artifacts.store import ArtifactStore, Part
 from composer_memprof.artifacts.upload_pool import UploadPool
+from composer_memprof.cli import app
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.signals import uninterrupted
 from tests.conftest import child_environment, entries
@@ -65,6 +67,9 @@ class MemoryDestination:
 
     def accepts_files(self) -> bool:
         return True
+
+    def address_of(self, name: str) -> str:
+        return name
 
     def upload(self, path: Path, name: str) -> Sent:
         assert self.open.wait(30)
@@ -596,7 +601,7 @@ def test_push_continues_after_an_unreadable_manifest_and_writes_to_the_right_one
     path = dead_manifest(replace(entry('a', 'saved', 'memory://right/a'), rank=7))
     (FOLDER / 'rank1.manifest.jsonl').symlink_to('/etc/hostname')
     results = push(FOLDER)
-    assert [pushed.error is None for pushed in results] == [True, False]
+    assert sorted(pushed.error is None for pushed in results) == [False, True]
     assert read_manifest(path)[0].status == 'uploaded'
     assert not (FOLDER / 'rank7.manifest.jsonl').exists()
 
@@ -649,7 +654,7 @@ def test_push_uploads_files_that_are_not_uploaded_and_a_dead_runs_open_files() -
     assert push(FOLDER) == []
 
 
-def test_push_skips_the_files_of_a_running_job() -> None:
+def test_push_leaves_the_files_of_a_running_job_alone_and_says_which_process_that_is() -> None:
     code = (
         'import sys\nfrom pathlib import Path\n'
         'from composer_memprof.artifacts.manifest import Manifest\n'
@@ -668,7 +673,10 @@ def test_push_skips_the_files_of_a_running_job() -> None:
     assert job.stdout is not None
     assert job.stdout.readline() == 'ready\n'
     (FOLDER / 'a').write_text('a')
-    assert push(FOLDER) == []
+    (held,) = push(FOLDER)
+    assert held.error is not None and f'process {job.pid} (' in held.error
+    command = CliRunner().invoke(app, ['push', str(FOLDER)])
+    assert command.exit_code == 1 and f'process {job.pid} (' in command.stderr
     job.communicate('go\n', timeout=20)
     assert [pushed.error for pushed in push(FOLDER)] == [None]
 

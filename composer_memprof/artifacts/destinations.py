@@ -47,6 +47,9 @@ class Destination(Protocol):
     def accepts_files(self) -> bool:
         """True if files can be uploaded."""
 
+    def address_of(self, name: str) -> str:
+        """The address of the store's file ``name``, which :meth:`upload` takes too; ``name`` if it has none."""
+
     def upload(self, path: Path, name: str) -> Sent:
         """Upload ``path`` as ``name``, or the next name that is free. An object with its content counts as uploaded."""
 
@@ -73,6 +76,9 @@ class FsspecDestination:
 
     def accepts_files(self) -> bool:
         return True
+
+    def address_of(self, name: str) -> str:
+        return name
 
     def has(self, name: str, size: int) -> Optional[bool]:
         found = find_object(*filesystem_of(name, self.storage_options))
@@ -179,38 +185,44 @@ class LoggerDestination:
     def __init__(self, logger: Any) -> None:
         self._logger = logger
         self._lock = threading.Lock()  # Composer calls its loggers from one thread
-        #: The names in use, by the address that stands for them in the manifest.
+        self._used: set[str] = set()
+        #: The names that stand behind addresses.
         self._names: dict[str, str] = {}
 
     def accepts_files(self) -> bool:
         return bool(self._logger.has_file_upload_destination())
 
+    def address_of(self, name: str) -> str:
+        for store in self._stores():
+            address = store.address_of(name)
+            if address is not None:
+                self._names[address] = name
+                return address
+        return name
+
     def upload(self, path: Path, name: str) -> Sent:
         with self._lock:
-            candidate = self._free_name(name)
+            candidate = self._free_name(self._names.get(name, name))
+            self._used.add(candidate)
             # Composer formats both names. Without `overwrite` it raises into training if the name exists.
             self._logger.upload_file(
                 remote_file_name=_escape_braces(candidate),
                 file_path=_escape_braces(str(path)),
                 overwrite=True,
             )
-            # With a store's address `push` can look for it, and upload it if it never got there.
-            address = next(filter(None, (store.address_of(candidate) for store in self._stores())), candidate)
-            self._names[address] = candidate
-            return Sent(address, 'handed_over')
+        return Sent(self.address_of(candidate), 'handed_over')
 
     def has(self, name: str, size: int) -> Optional[bool]:
         stores = list(self._stores())
-        if not stores or name not in self._names:
+        if not stores:
             return None
-        with self._lock:
-            return all(store.size_of(self._names[name]) == size for store in stores)
+        return all(store.size_of(self._names.get(name, name)) == size for store in stores)
 
     def _free_name(self, name: str) -> str:
-        used, stores = set(self._names.values()), list(self._stores())
+        stores = list(self._stores())
         for number in itertools.count(1):
             candidate = before_suffix(name, counted(number))
-            if candidate not in used and all(store.size_of(candidate) is None for store in stores):
+            if candidate not in self._used and all(store.size_of(candidate) is None for store in stores):
                 return candidate
         raise AssertionError('a name is found or an error raised')
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Protocol
 
 from composer.utils import dist
 
 from composer_memprof.artifacts.exiting import Deadline, exiting, is_hurried
-from composer_memprof.artifacts.upload_bar import UploadBar
+from composer_memprof.artifacts.upload_bar import UploadBar, text_of
 from composer_memprof.artifacts.upload_pool import Waiting
-from composer_memprof.messages import count_of, errors_logged, human_bytes, warn
+from composer_memprof.messages import count_of, errors_logged, warn
 
 #: After this long it says what is waited for.
 _LONG_S = 2.0
@@ -66,7 +66,7 @@ class LastUploads:
         self._waited = 0.0
         self._timeout = 0.0
         self._told = False
-        self._bar: Optional[UploadBar] = None
+        self._bar = UploadBar()
         self._closed: list[Uploads] = []
 
     def wait_for(self, uploads: Uploads, timeout: float) -> None:
@@ -90,8 +90,7 @@ class LastUploads:
         """All are closed: say what is not uploaded."""
         closed, timeout = self._closed, self._timeout
         looking = Deadline(max(_LOOK_S, timeout - self._waited), if_leaving=_LOOK_S, if_hurried=0)
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
         self.begin()
         self._together = False
         with errors_logged('the warning about uploads failed'):
@@ -102,14 +101,12 @@ class LastUploads:
         if waited < _LONG_S or dist.get_local_rank() != 0:
             return
         left = uploads.left_of_all()
-        self._bar = self._bar or UploadBar(left.files)
-        self._bar.show(left.files, left.bytes)
-        if not self._bar.is_shown and not self._told:
+        if not self._bar.show(left) and not self._told:
+            self._told = True
             sys.stderr.write(
-                f'composer_memprof: waiting for {count_of(left.files, "file")} ({human_bytes(left.bytes)}) to be '
-                f'uploaded, up to {self._timeout:g} s (close_timeout)\n'
+                f'composer_memprof: waiting for {text_of(left)} to be uploaded, up to {self._timeout:g} s '
+                '(close_timeout)\n'
             )
-        self._told = True
 
 
 #: Of this process.

@@ -47,6 +47,9 @@ class MLflowDestination:
             self._client.log_artifact(self._run_id, str(link), folder or None)
         return Sent(f'{folder}/{file}' if folder else file)
 
+    def address_of(self, name: str) -> str:
+        return name
+
     def has(self, name: str, size: int) -> Optional[bool]:
         del name, size  # nothing is handed over: `upload` returns once the artifact is stored
         return None

@@ -1,34 +1,40 @@
-"""Uploads what a run did not: by the ``push`` command, and in a child process at interpreter exit.
-
-Imports neither Composer nor torch, so that the child process starts fast.
-"""
+"""Uploads what a run did not: for the ``push`` command, and for ``push_at_exit``. Needs neither Composer nor torch."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+import functools
+import queue
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from composer_memprof.artifacts.addresses import check_scheme, scheme_of
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import FsspecDestination
-from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.files import digest
-from composer_memprof.artifacts.manifest import Entry, append_line, find_manifests, locked_for_push, read_manifest
+from composer_memprof.artifacts.holders import holders_of
+from composer_memprof.artifacts.manifest import (
+    Entry,
+    append_line,
+    find_manifests,
+    is_unfinished,
+    locked_for_push,
+    read_manifest,
+)
 from composer_memprof.artifacts.unfinished import clear_unfinished
+from composer_memprof.artifacts.upload_limits import files_at_once
+from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
 from composer_memprof.messages import log_error
+
+#: How many manifests are locked at once; each takes a descriptor.
+_MANIFESTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """The outcome for one file. ``error`` is None if it is uploaded now."""
+    """The outcome for one file, or for a manifest that can't be pushed. ``error`` is None if it is uploaded now."""
 
     path: Path
     remote: str
@@ -39,64 +45,154 @@ def push(
     folder: Path,
     storage_options: Optional[Mapping[str, Any]] = None,
     report: Callable[[PushResult], None] = lambda result: None,
+    progress: Callable[[Waiting], object] = lambda left: None,
 ) -> list[PushResult]:
     """Upload the files that the manifests in ``folder`` list as not uploaded, and the open files of dead runs.
+
+    A file that was handed over to Composer's logger is looked for first.
 
     Args:
         folder (Path): of a run, or any folder above it.
         storage_options (Mapping, optional): for the destinations, in addition to the environment and fsspec's config.
         report (Callable, optional): called with each result as it comes.
+        progress (Callable, optional): called with what is left, at the beginning and after each file.
     """
-    results: list[PushResult] = []
-    for manifest in find_manifests(folder):
-        results += push_manifest(manifest, storage_options, report)
-    return results
+    return push_manifests(find_manifests(folder), storage_options, report, progress)
 
 
-def push_manifest(
-    manifest: Path,
+def push_manifests(
+    manifests: Sequence[Path],
     storage_options: Optional[Mapping[str, Any]] = None,
     report: Callable[[PushResult], None] = lambda result: None,
+    progress: Callable[[Waiting], object] = lambda left: None,
 ) -> list[PushResult]:
-    """Upload the files that one manifest lists as not uploaded. Does nothing if its job is running."""
-    results: list[PushResult] = []
-    try:
-        with locked_for_push(manifest) as locked:
-            if locked:
-                clear_unfinished(manifest)
-            pending = [entry for entry in read_manifest(manifest) if _is_pending(entry)] if locked else []
-            for entry in pending:
-                results.append(_push_one(manifest, entry, storage_options))
-                report(results[-1])
-    except OSError as error:  # the manifest can't be read or written; the other ones are still pushed
-        results.append(PushResult(manifest, '', f'{type(error).__name__}: {error}'))
-        report(results[-1])
-    return results
+    """As :func:`push`, of these manifests. A manifest whose run goes on is an error if it has files to upload."""
+    pushing = _Pushing(FsspecDestination(storage_options), report, progress)
+    for first in range(0, len(manifests), _MANIFESTS_AT_ONCE):
+        pushing.push(manifests[first : first + _MANIFESTS_AT_ONCE])
+    return pushing.results
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A file that is not uploaded, and the manifest that lists it."""
+
+    manifest: Path
+    entry: Entry
+
+
+class _Pushing:
+    """Uploads several files at once; manifests are written to by the calling thread alone."""
+
+    def __init__(
+        self,
+        destination: FsspecDestination,
+        report: Callable[[PushResult], None],
+        progress: Callable[[Waiting], object],
+    ) -> None:
+        self.results: list[PushResult] = []
+        self._destination = destination
+        self._report = report
+        self._progress = progress
+
+    def push(self, manifests: Sequence[Path]) -> None:
+        with contextlib.ExitStack() as locks:
+            pending: list[_Pending] = []
+            for manifest in manifests:
+                try:
+                    pending += self._lock(manifest, locks)
+                except OSError as error:  # it can't be read; the other ones are still pushed
+                    self._add(PushResult(manifest, '', f'{type(error).__name__}: {error}'))
+            self._upload(pending)
+
+    def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
+        entries = read_manifest(manifest)
+        is_pending = any(map(_is_pending, entries))
+        if not is_pending and not any(map(is_unfinished, entries)):
+            return []
+        if not locks.enter_context(locked_for_push(manifest)):
+            if is_pending:
+                self._add(PushResult(manifest, '', _held(manifest)))
+            return []
+        clear_unfinished(manifest)
+        return [_Pending(manifest, entry) for entry in read_manifest(manifest) if _is_pending(entry)]
+
+    def _upload(self, pending: Sequence[_Pending]) -> None:
+        if not pending:
+            return
+        done: queue.SimpleQueue[tuple[_Pending, Union[Entry, str]]] = queue.SimpleQueue()
+        pool = UploadPool('memprof-push', files_at_once)
+        pool.acquire()
+        try:
+            for file in pending:
+                pool.submit(Upload(functools.partial(self._upload_one, file, done), self, file.entry.bytes or 0))
+            for _ in pending:
+                self._progress(pool.left())
+                self._record(*done.get())
+            self._progress(Waiting(0, 0))
+        finally:
+            pool.release()
+
+    def _upload_one(self, file: _Pending, done: queue.SimpleQueue[tuple[_Pending, Union[Entry, str]]]) -> None:
+        try:
+            done.put((file, _uploaded(file, self._destination)))
+        except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
+            log_error(f'uploading {file.entry.path} failed')
+            done.put((file, f'{type(error).__name__}: {error}'))
+
+    def _record(self, file: _Pending, outcome: Union[Entry, str]) -> None:
+        path = file.manifest.parent / file.entry.path
+        if isinstance(outcome, Entry):
+            try:
+                append_line(file.manifest, outcome)
+            except OSError as error:
+                outcome = f'it is uploaded, but its manifest takes no line: {error}'
+            else:
+                self._add(PushResult(path, outcome.remote or ''))
+                return
+        self._add(PushResult(path, file.entry.remote or '', outcome))
+
+    def _add(self, result: PushResult) -> None:
+        self.results.append(result)
+        self._report(result)
 
 
 def _is_pending(entry: Entry) -> bool:
-    return (
-        entry.status in ('open', 'saved', 'failed') and entry.remote is not None and scheme_of(entry.remote) is not None
+    if entry.remote is None:
+        return False
+    return entry.status == 'handed_over' or (
+        entry.status in ('open', 'saved', 'failed') and scheme_of(entry.remote) is not None
     )
 
 
-def _push_one(manifest: Path, entry: Entry, storage_options: Optional[Mapping[str, Any]]) -> PushResult:
+def _held(manifest: Path) -> str:
+    held_by = ', '.join(holders_of(manifest)) or 'on another machine or of another user'
+    return (
+        f'it lists files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
+        'Push again once that has ended'
+    )
+
+
+def _uploaded(file: _Pending, destination: FsspecDestination) -> Entry:
+    """Upload a file that a manifest lists; returns its new entry. The manifest may come from anybody.
+
+    Raises:
+        ValueError: if it is not uploaded, and why; and what a destination's client raises.
+    """
+    entry, folder = file.entry, file.manifest.parent
     assert entry.remote is not None
-    folder = manifest.parent
-    path = folder / entry.path
-    try:
-        resolved = inside(folder, entry.path)
-        if not resolved.is_file():
-            raise ValueError('there is no such file in the folder of its manifest')
-        check_scheme(entry.remote, 'remote')
-        _check_local_target(entry.remote)
-        size, sha256 = digest(resolved)
-        remote = FsspecDestination(storage_options).upload(resolved, entry.remote).name
-    except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
-        log_error(f'uploading {entry.path} failed')
-        return PushResult(path, entry.remote, f'{type(error).__name__}: {error}')
-    append_line(manifest, replace(entry, remote=remote, bytes=size, sha256=sha256, status='uploaded'))
-    return PushResult(path, remote)
+    if scheme_of(entry.remote) is None:
+        raise ValueError("it was handed over to Composer's logger, and whether it arrived can't be told from here")
+    resolved = inside(folder, entry.path)
+    check_scheme(entry.remote, 'remote')
+    _check_local_target(entry.remote)
+    if not resolved.is_file():
+        if entry.status == 'handed_over' and entry.bytes is not None and destination.has(entry.remote, entry.bytes):
+            return replace(entry, status='uploaded')
+        raise ValueError('there is no such file in the folder of its manifest')
+    size, sha256 = digest(resolved)
+    sent = destination.upload(resolved, entry.remote)
+    return replace(entry, remote=sent.name, bytes=size, sha256=sha256, status='uploaded')
 
 
 def _check_local_target(remote: str) -> None:
@@ -110,73 +206,3 @@ def _check_local_target(remote: str) -> None:
     parts = Path(remote.partition('://')[2]).parts
     if any(part.startswith('.') for part in parts):
         raise ValueError(f'{remote!r} is a hidden path on this machine, to which push does not write')
-
-
-# -- at interpreter exit ------------------------------------------------------------------------------------------
-# A destination's client needs threads, which no longer start at interpreter exit; a child process has them.
-
-
-@dataclass(frozen=True)
-class _PendingPush:
-    manifest: Path
-    storage_options: Mapping[str, Any]
-    timeout: float
-
-
-_pending: list[_PendingPush] = []
-
-
-def push_at_exit(manifest: Path, storage_options: Mapping[str, Any], timeout: float) -> None:
-    """Push ``manifest`` in a child process, after every callback has closed."""
-    _pending.append(_PendingPush(manifest, storage_options, timeout))
-
-
-def _push_pending() -> None:
-    if not _pending:
-        return
-    longest = max(pending.timeout for pending in _pending)
-    deadline = Deadline(longest, if_leaving=longest, if_hurried=0)
-    requests = [(str(pending.manifest), dict(pending.storage_options)) for pending in _pending]
-    unique = [request for position, request in enumerate(requests) if request not in requests[:position]]
-    _pending.clear()
-    child = subprocess.Popen(
-        [sys.executable, '-c', 'from composer_memprof.artifacts.push import push_from_stdin; push_from_stdin()'],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(path for path in sys.path if path)},
-    )
-    # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
-    with contextlib.suppress(BrokenPipeError):  # it has died
-        assert child.stdin is not None
-        child.stdin.write(json.dumps(unique, default=str).encode())
-        child.stdin.close()
-    if not _ends_by(child, deadline):
-        child.kill()
-        folders = ' '.join(sorted({str(Path(name).parent) for name, _ in unique}))
-        sys.stderr.write(
-            'composer_memprof: some files were not uploaded in time. '
-            f'Upload them with: composer-memprof push {folders}\n'
-        )
-
-
-def _ends_by(child: subprocess.Popen[bytes], deadline: Deadline) -> bool:
-    while True:
-        try:
-            child.wait(max(min(deadline.left(), 1.0), 0.1))  # the deadline may come sooner in the meantime
-            return True
-        except subprocess.TimeoutExpired:
-            if not deadline.left():
-                return False
-
-
-def push_from_stdin() -> None:
-    """The child process: push the manifests that are listed in JSON on stdin."""
-    for manifest, storage_options in json.load(sys.stdin):
-        for result in push_manifest(Path(manifest), storage_options):
-            if result.error is not None:
-                sys.stderr.write(f'composer_memprof: {result.path} was not uploaded: {result.error}\n')
-
-
-# Exit handlers run in reverse order. Composer's engine registers its own when a Trainer starts, so this one, registered
-# at import, runs after all callbacks have closed.
-atexit.register(_push_pending)

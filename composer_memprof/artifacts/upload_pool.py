@@ -53,7 +53,8 @@ class UploadPool:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._users = self._threads = 0
+        self._users = 0
+        self._threads: list[threading.Thread] = []
         self._queue: collections.deque[Upload] = collections.deque()
         self._running: list[Upload] = []
 
@@ -69,15 +70,18 @@ class UploadPool:
         with self._changed:
             self._users -= 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._users or self._queue or self._running or not self._threads, timeout=1)
+            idle = self._users == 0 and not self._queue and not self._running
+            ending = list(self._threads) if idle else []
+        for thread in ending:
+            thread.join(timeout=1)
 
     def submit(self, upload: Upload) -> None:
         """Queue an upload. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""
         with self._changed:
             self._queue.append(upload)
-            if len(self._running) + len(self._queue) > self._threads < self._limit():
+            if len(self._running) + len(self._queue) > len(self._threads) < self._limit():
                 self._start_thread()
-            has_thread = self._threads > 0
+            has_thread = bool(self._threads)
             self._changed.notify()
         if not has_thread:
             self._run_next()
@@ -99,7 +103,7 @@ class UploadPool:
             if not seconds:
                 return False
             with self._changed:
-                has_thread = self._threads > 0
+                has_thread = bool(self._threads)
                 if has_thread:
                     self._changed.wait(min(seconds, 1.0))
             if not has_thread:
@@ -109,19 +113,19 @@ class UploadPool:
     def _start_thread(self) -> None:
         if exiting():
             return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            thread.start()
         except RuntimeError:  # a limit on threads
             return
-        self._threads += 1
+        self._threads.append(thread)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._queue:
                     if self._users <= 0:
-                        self._threads -= 1
-                        self._changed.notify_all()
+                        self._threads.remove(threading.current_thread())
                         return
                     self._changed.wait()
             self._run_next()

@@ -14,7 +14,7 @@ from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.last_uploads import Unsent, last_uploads
 from composer_memprof.artifacts.manifest import Entry
-from composer_memprof.artifacts.push import push_at_exit
+from composer_memprof.artifacts.push_at_exit import push_at_exit
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.upload_limits import files_at_once
 from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
@@ -106,7 +106,11 @@ class Uploader:
         if exiting() and isinstance(destination, FsspecDestination):
             return  # an fsspec client needs threads, which no longer start; `push` uploads it in a child process
         try:
-            sent = destination.upload(self._folder.path / entry.path, entry.remote)
+            address = destination.address_of(entry.remote)
+            if address != entry.remote:  # listed at once: if the run is killed, `push` knows where it goes
+                entry = replace(entry, remote=address)
+                self._record(entry, window)
+            sent = destination.upload(self._folder.path / entry.path, address)
         except Exception as error:  # a destination's client may raise anything
             log_error(f'uploading {entry.path} failed')
             self._record(replace(entry, status='failed'), window)

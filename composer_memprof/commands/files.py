@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from composer_memprof.commands.reading import on_this_disk
+from composer_memprof.commands.storage_options import parse_storage_options
 from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show
 
@@ -49,15 +50,25 @@ def _settings_line(defaults: dict[str, Any]) -> str:
 
 def push(
     folder: Path = typer.Argument(..., help='searched for manifests at any depth', metavar='RUN_FOLDER'),
+    storage_options: list[str] = typer.Option(
+        [],
+        '--storage-options',
+        help='for the store, in addition to the environment: key=value, or a JSON object; may be given again',
+        metavar='OPTIONS',
+    ),
     as_json: bool = typer.Option(False, '--json', help='print one JSON object for each file'),
 ) -> None:
     """Upload the files that the manifests list as not uploaded.
 
+    MEMPROF_UPLOAD_LIMIT in the environment limits the bytes per second: 200MB.
+
     \b
-    Example:
+    Examples:
       composer-memprof push runs/my-run
+      composer-memprof push my-run --storage-options key=value
     """
     from composer_memprof.artifacts import push as pushing
+    from composer_memprof.artifacts.upload_bar import UploadBar
 
     _check_is_folder(folder)
 
@@ -66,10 +77,19 @@ def push(
             typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
         elif pushed.error is None:
             typer.echo(f'uploaded {str(pushed.path)!r} to {pushed.remote!r}')
-        else:
+        elif pushed.remote:
             say(f'{str(pushed.path)!r} was not uploaded to {pushed.remote!r}: {pushed.error}')
+        else:
+            say(f'{str(pushed.path)!r} was not pushed: {pushed.error}')
 
-    results = pushing.push(folder, report=report)
+    bar = UploadBar()
+    try:
+        results = pushing.push(folder, parse_storage_options(storage_options), report, bar.show)
+    except ValueError as error:  # a setting
+        say(str(error))
+        raise typer.Exit(2) from None
+    finally:
+        bar.close()
     if not results and not as_json:
         typer.echo(f'nothing to upload under {printable(str(folder))}')
     if any(pushed.error is not None for pushed in results):
