@@ -19,7 +19,6 @@ from composer_memprof.artifacts.manifest import (
     Entry,
     append_line,
     find_manifests,
-    is_unfinished,
     locked_for_push,
     read_manifest,
 )
@@ -106,12 +105,8 @@ class _Pushing:
             self._upload(pending)
 
     def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
-        entries = read_manifest(manifest)
-        is_pending = any(map(_is_pending, entries))
-        if not is_pending and not any(map(is_unfinished, entries)):
-            return []
         if not locks.enter_context(locked_for_push(manifest)):
-            if is_pending:
+            if any(map(_is_pending, read_manifest(manifest))):
                 self._add(PushResult(manifest, '', _held(manifest)))
             return []
         clear_unfinished(manifest)
