@@ -703,7 +703,7 @@ def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None
         env=child_environment(),
     )
     reports = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [report['error'] is None for report in reports] == [True, False]
+    assert {Path(report['path']).name: report['error'] is None for report in reports} == {'a': True, 'b': False}
     assert run.returncode == 1
     assert Path('shelf/a').read_text() == 'a'
 
