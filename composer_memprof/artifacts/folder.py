@@ -16,6 +16,7 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import Destination
+from composer_memprof.artifacts.failures import LostFolderError
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.manifest import UNFINISHED, Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp
@@ -105,7 +106,11 @@ class ArtifactFolder:
         """The path of a temporary file in which to write ``file``. It is listed, and removed after the block."""
         path = self.path / temporary_name(file.kind)
         entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
-        self.record_in_any_process(entry, sync=False)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.record_in_any_process(entry, sync=False)
+        except OSError as error:
+            raise LostFolderError(*error.args) from error
         try:
             yield path
         finally:
