@@ -303,7 +303,7 @@ def test_a_run_that_ends_inside_or_before_a_window_is_one_warning_and_saves_what
         ({'schedule': {'actve': '1ba'}}, ['schedule.actve', "'active'"]),
         ({'close_timeout': -1}, ['close_timeout must be', 'not -1']),
         ({'close_timeout': 'abc'}, ['close_timeout must be', "not 'abc'"]),
-        ({'compress': 'no_thanks'}, ['compress must be true or false', "not 'no_thanks'"]),
+        ({'compress': 'no_thanks'}, ['compress must be none, gzip or zstd', "not 'no_thanks'"]),
         ({'overwrite': 1}, ['overwrite must be true or false', 'not 1']),
         ({'stages': 5}, ['stages must be', 'train', 'not 5']),
         ({'filename': '{batch:q}'}, ['filename', '{batch:q}']),

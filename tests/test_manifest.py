@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from composer_memprof import Flops, HostRSS
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.push import push
-from tests.conftest import child_environment, entries, wait_for
+from composer_memprof.messages import MemprofWarning
+from tests.conftest import child_environment, entries, train, wait_for
 from tests.leavings import what_is_wrong
 
 FOLDER = Path('run')
@@ -65,6 +71,44 @@ def test_a_line_glued_to_a_torn_one_is_read() -> None:
     torn = path.read_text()[:60]
     path.write_text(path.read_text() + torn + json.dumps(entry('b').as_dict()) + '\n')
     assert [each.path for each in read_manifest(path)] == ['a', 'b']
+
+
+def test_a_filesystem_without_locks_links_and_syncs_takes_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> Any:
+        def refusing(*arguments: Any, **keywords: Any) -> Any:
+            raise OSError(number, os.strerror(number))
+
+        return refusing
+
+    monkeypatch.setattr(os, 'link', refuse(errno.ENOTSUP))
+    monkeypatch.setattr(os, 'fsync', refuse(errno.EINVAL))
+    monkeypatch.setattr(fcntl, 'flock', refuse(errno.ENOLCK))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', MemprofWarning)
+        for _ in range(2):  # the second run's files take other names
+            train(HostRSS(schedule={'active': '2ba'}), Flops(schedule={'active': '1ba'}), batches=3)
+    assert what_is_wrong(Path('test-run')) == []
+    saved = [each.path for each in entries(Path('test-run')) if each.status == 'saved']
+    assert len(saved) == len(set(saved)) >= 6
+    push(Path('test-run'))
+
+
+def test_names_that_differ_in_case_only_stay_apart_where_the_filesystem_does_not_tell_them_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if Path(target).name.lower() in [name.lower() for name in os.listdir(Path(target).parent)]:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        real(source, target)
+
+    monkeypatch.setattr(os, 'link', link)
+    for name in ('A', 'a'):
+        train(Flops(schedule={'active': '1ba'}, filename=f'{name}.json'), batches=3)
+    assert what_is_wrong(Path('test-run')) == []
+    written = {path.name.lower() for path in Path('test-run/memprof').glob('*.json')}
+    assert len(written) == len(list(Path('test-run/memprof').glob('*.json'))) >= 2
 
 
 _KILLED = """

@@ -1,5 +1,6 @@
 """Operations on whole files: sync to disk, digest, rename without overwriting."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -9,8 +10,17 @@ from pathlib import Path
 def sync_and_digest(path: Path) -> tuple[int, str]:
     """Force a file to the disk; returns its size in bytes and its sha256."""
     with open(path, 'rb') as file:
-        os.fsync(file.fileno())
+        sync(file.fileno())
     return digest(path)
+
+
+def sync(file: int) -> None:
+    """Wait until the disk has what was written to an open file. Some network filesystems do not know of that."""
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
 
 
 def digest(path: Path) -> tuple[int, str]:
@@ -42,6 +52,10 @@ def move_to_new(source: Path, target: Path) -> None:
         raise
     except OSError:  # no hard links on this filesystem: reserve the name first, then replace the empty file
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-        os.replace(source, target)
+        try:
+            os.replace(source, target)
+        except OSError:
+            target.unlink()
+            raise
     else:
         source.unlink()

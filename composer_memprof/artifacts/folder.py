@@ -16,6 +16,7 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import Destination
+from composer_memprof.artifacts.failures import LostFolderError
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.manifest import UNFINISHED, Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp
@@ -105,13 +106,17 @@ class ArtifactFolder:
         """The path of a temporary file in which to write ``file``. It is listed, and removed after the block."""
         path = self.path / temporary_name(file.kind)
         entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
-        self.record_in_any_process(entry, sync=False)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.record_in_any_process(entry, to_disk=False)
+        except OSError as error:
+            raise LostFolderError(*error.args) from error
         try:
             yield path
         finally:
             remove_temporary(path)
             with contextlib.suppress(OSError):  # `push` sees that it is gone
-                self.record_in_any_process(replace(entry, status='removed'), sync=False)
+                self.record_in_any_process(replace(entry, status='removed'), to_disk=False)
 
     def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:
         """Create an empty file under its name, or the next one that is free; returns its descriptor and name."""
@@ -165,10 +170,10 @@ class ArtifactFolder:
         epoch, batch = timestamp.epoch.value, timestamp.batch.value
         return Entry(file.kind, path, remote, size, sha256, self._rank, run_name, epoch, batch, status)
 
-    def record(self, entry: Entry, *, sync: bool = True) -> None:
-        """Append ``entry`` to the manifest; ``sync``: through to the disk, which may take long."""
-        self.manifest.append(entry, sync=sync)
+    def record(self, entry: Entry, *, to_disk: bool = True) -> None:
+        """Append ``entry`` to the manifest; ``to_disk``: wait until the disk has it."""
+        self.manifest.append(entry, to_disk=to_disk)
 
-    def record_in_any_process(self, entry: Entry, *, sync: bool = True) -> None:
+    def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
         """Append ``entry`` from here or from a forked child, in which the manifest's lock may be held for good."""
-        append_line(self.manifest.path, entry, sync=sync)
+        append_line(self.manifest.path, entry, to_disk=to_disk)

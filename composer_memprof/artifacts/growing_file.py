@@ -56,7 +56,7 @@ class GrowingFile:
         path = self.path
         self._part = Part(kind, suffix, lambda target: shutil.copyfile(path, target), compress, naming)
         # At once: a run that is killed in the next moment leaves no file that is not listed.
-        folder.record(folder.open_entry(self._file, self._name), sync=False)
+        folder.record(folder.open_entry(self._file, self._name), to_disk=False)
 
     def write(self, line: str) -> None:
         """Append ``line`` whole, from any thread. Does nothing after the close."""

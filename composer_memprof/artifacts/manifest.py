@@ -8,7 +8,6 @@ job from a dead one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import threading
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Optional
 
+from composer_memprof.artifacts.files import sync
 from composer_memprof.simulated_gpu.this_process import simulated_device
 
 try:
@@ -123,8 +123,8 @@ class Manifest:
             _try_lock(self._file, shared=True)
         return self._file
 
-    def append(self, entry: Entry, *, sync: bool = True) -> None:
-        """Write a whole line; ``sync``: through to the disk.
+    def append(self, entry: Entry, *, to_disk: bool = True) -> None:
+        """Write a whole line; ``to_disk``: wait until the disk has it.
 
         Raises:
             OSError: if the disk has no room for all of it. What is left of it costs no other line.
@@ -132,12 +132,12 @@ class Manifest:
         line = json.dumps(entry.as_dict()) + '\n'
         with self._lock:
             _write_line(self._descriptor(), line.encode())
-            file = os.dup(self._descriptor()) if sync else None
+            file = os.dup(self._descriptor()) if to_disk else None
             if self._users <= 0:  # an upload that ended after the release
                 self._close()
         if file is not None:  # outside of the lock: it may take long, and the training thread appends too
             try:
-                _sync(file)
+                sync(file)
             finally:
                 os.close(file)
 
@@ -162,19 +162,10 @@ def _write_line(file: int, line: bytes) -> None:
         line = line[os.write(file, line) :]
 
 
-def _sync(file: int) -> None:
-    """Through to the disk. Some network filesystems cannot be told to."""
-    try:
-        os.fsync(file)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-
-
-def append_line(path: Path, entry: Entry, *, sync: bool = True) -> None:
+def append_line(path: Path, entry: Entry, *, to_disk: bool = True) -> None:
     """Append to the manifest at ``path`` without :meth:`Manifest.acquire`."""
     manifest = Manifest(path)
-    manifest.append(entry, sync=sync)
+    manifest.append(entry, to_disk=to_disk)
 
 
 def _unlock(file: int) -> None:

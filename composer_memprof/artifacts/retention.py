@@ -39,6 +39,8 @@ class KeptWindows:
         self._on_removed = on_removed
         self._lock = threading.Lock()
         self._windows: list[WindowFiles] = []
+        #: Files of windows about which nothing more is to be decided; a long run has very many.
+        self._settled = 0
 
     def add_file(self, entry: Entry, window: WindowFiles) -> None:
         with self._lock:
@@ -69,11 +71,12 @@ class KeptWindows:
     def count_files(self) -> int:
         """How many files are on this disk."""
         with self._lock:
-            return sum(len(window.entries) for window in self._windows)
+            return self._settled + sum(len(window.entries) for window in self._windows)
 
     def remove_old(self) -> None:
         """Remove the files of windows beyond the newest ``keep``, if they are uploaded."""
         if self._keep < 0:
+            self._forget_settled()
             return
         with self._lock:
             # Without uploads, keep=0 would lose every file.
@@ -83,6 +86,13 @@ class KeptWindows:
             self._windows = [window for window in self._windows if window not in removed]
         for window in removed:
             self._remove(window)
+
+    def _forget_settled(self) -> None:
+        if self._folder.overwrite:  # a later window may replace files of this one
+            return
+        with self._lock:
+            self._settled += sum(len(window.entries) for window in self._windows if not window.not_uploaded)
+            self._windows = [window for window in self._windows if window.not_uploaded]
 
     def _remove(self, window: WindowFiles) -> None:
         for entry in window.entries:

@@ -114,6 +114,10 @@ class ArtifactStore:
         file = part.file_in(self._files, stamp)
         self._writer.run(lambda: self._files.record(self._files.skipped_entry(file, reason)))
 
+    def report_lost_folder(self, error: BaseException) -> None:
+        """Warn that nothing can be written to the folder any more, unless another callback has done so."""
+        self._failures.report_lost_folder(error)
+
     def warn_of_left_out(self) -> None:
         """One warning that counts the windows left out since the last call."""
         self._left_out.warn()

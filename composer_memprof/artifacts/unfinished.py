@@ -47,7 +47,7 @@ def clear_unfinished(manifest: Path, of_process: Optional[int] = None) -> list[P
             continue
         path = manifest.parent / entry.path
         remove_temporary(path)
-        append_line(manifest, replace(entry, status='removed'), sync=False)
+        append_line(manifest, replace(entry, status='removed'), to_disk=False)
         cleared.append(path)
     return cleared
 

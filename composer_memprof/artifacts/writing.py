@@ -16,7 +16,7 @@ from composer_memprof.artifacts.child import Child, fork, hurry
 from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import Compress, add_suffix, codec_for, compress_file
 from composer_memprof.artifacts.exiting import Deadline, exiting
-from composer_memprof.artifacts.failures import Failures
+from composer_memprof.artifacts.failures import Failures, is_lost_folder
 from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
 from composer_memprof.artifacts.headroom import why_no_memory
@@ -104,6 +104,8 @@ def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: 
             written = _write_temporary(temporary, part)
             return _publish(folder, file, written, number, *sync_and_digest(written))
     except Exception as error:  # the other parts are still written
+        if is_lost_folder(error):
+            return WrittenFile(error=str(error), folder_is_lost=True)
         return WrittenFile(error=f'{type(error).__name__}: {error}', traceback=traceback.format_exc())
 
 

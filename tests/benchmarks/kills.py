@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from composer.core import Callback
 
 from composer_memprof.artifacts.push import push
 from tests.benchmarks.every_callback import every_callback
-from tests.conftest import Noise, make_trainer
+from tests.conftest import Noise, child_environment, make_trainer
 from tests.leavings import what_is_wrong
 
 _KILLS = int(os.environ.get('KILLS', '200'))
@@ -136,7 +137,8 @@ def runs_of(way: str, number: int, seconds: float, folder: Path, chance: random.
         yield Run(way, share * seconds if way in SIGNALS else share, folder / f'{way.split()[0]}{each}')
 
 
-def report(way: str, runs: list[Run]) -> None:
+def report(way: str, runs: list[Run]) -> int:
+    """Returns how many runs left something wrong."""
     codes = collections.Counter(run.code for run in runs)
     said = ', '.join(f'{count} x {code}' for code, count in codes.most_common())
     broken = [run for run in runs if run.wrong]
@@ -147,19 +149,22 @@ def report(way: str, runs: list[Run]) -> None:
         print(f'    {count} x {example}', flush=True)
     for run in broken:
         print(f'      kept: {run.folder}', flush=True)
+    return len(broken)
 
 
-def kills(ways: list[str]) -> None:
+def end_runs(ways: list[str]) -> int:
+    """End runs in these ways; returns how many left something wrong. In a forked run it returns 0 at the run's end."""
     chance = random.Random(int(os.environ.get('KILLS_SEED', '0')))
     folder = Path(tempfile.mkdtemp(prefix='kills-'))
     whole = Run('none', 1.0, folder / 'whole')
     began = time.monotonic()
     if start(whole):
         train_until_ended('none', 1.0)
-        return
+        return 0
     end(whole)
     seconds = time.monotonic() - began
     print(f'  a whole run takes {seconds:.1f} s; wrong after it: {whole.wrong}', flush=True)
+    broken = len(whole.wrong)
     for way in ways:
         number = _KILLS if way == 'kill -9' else max(1, _KILLS // 10)
         waiting = list(runs_of(way, number, seconds, folder, chance))
@@ -170,7 +175,7 @@ def kills(ways: list[str]) -> None:
                 run = waiting.pop()
                 if start(run):
                     train_until_ended(run.way, run.after)
-                    return
+                    return 0
                 running.append((run, time.monotonic() + run.after))
             for run, when in list(running):
                 ended = os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -184,10 +189,17 @@ def kills(ways: list[str]) -> None:
                     if not run.wrong:
                         shutil.rmtree(run.folder)
             time.sleep(0.01)
-        report(way, done)
+        broken += report(way, done)
+    return broken
+
+
+def kills(rounds: int) -> None:
+    del rounds  # KILLS says how many
+    # Runs are forked from a process without threads.
+    subprocess.run([sys.executable, '-m', 'tests.benchmarks.kills'], env=child_environment(), check=True)
 
 
 if __name__ == '__main__':
     warnings.simplefilter('ignore')
     torch.set_num_threads(1)
-    kills(sys.argv[1:] or list(WAYS))
+    sys.exit(min(1, end_runs(sys.argv[1:] or list(WAYS))))

@@ -29,12 +29,14 @@ from tests.benchmarks.child import child
 from tests.benchmarks.flops import flops
 from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.hold import hold, hold_gpu
+from tests.benchmarks.kills import kills
 from tests.benchmarks.mem_profiler import mem_profiler
 from tests.benchmarks.page import page
 from tests.benchmarks.python_calls import python_calls
 from tests.benchmarks.run_report import run_report
 from tests.benchmarks.saved_tensors import saved_tensors
 from tests.benchmarks.simulation import simulation
+from tests.benchmarks.soak import soak
 from tests.benchmarks.training import step_ratio
 from tests.conftest import Regression, loader
 
@@ -240,10 +242,15 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'step_times': lambda rounds: report('StepTimes against none, a step', step_ratio(rounds, StepTimes), 1.02),
 }
 
+#: Run only if they are named: they take a quarter of an hour and more.
+LONG: dict[str, Callable[[int], None]] = {'kills': kills, 'soak': soak}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('names', nargs='*', choices=[*BENCHMARKS, []], help='which to run; default: all')
+    parser.add_argument(
+        'names', nargs='*', choices=[*BENCHMARKS, *LONG, []], help=f'which to run; default: all but {", ".join(LONG)}'
+    )
     parser.add_argument('--rounds', type=int, default=7, help='times that each is repeated')
     options = parser.parse_args()
     warnings.simplefilter('ignore')
@@ -252,7 +259,7 @@ def main() -> None:
         os.chdir(folder)
         for name in options.names or BENCHMARKS:
             print(f'\n{name}', flush=True)
-            BENCHMARKS[name](options.rounds)
+            {**BENCHMARKS, **LONG}[name](options.rounds)
         os.chdir(Path(folder).parent)
 
 

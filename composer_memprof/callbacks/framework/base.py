@@ -23,6 +23,7 @@ from typing_extensions import Unpack
 from composer_memprof import signals
 from composer_memprof.artifacts import unshared
 from composer_memprof.artifacts.destinations import Destination
+from composer_memprof.artifacts.failures import is_lost_folder
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, Part, fork_next_writer, hand_over_windows
 from composer_memprof.callbacks.framework import closing, closing_line, composer_profiler, exclusive
@@ -560,7 +561,9 @@ class ProfilingCallback(StageEvents):
         """Record nothing for the rest of the run; the training continues."""
         name = type(self).__name__
         log_error(f'{name} failed', error)
-        if self._life is not _DISABLED and not self._folder_lost:  # that was a warning of its own
+        if self._store is not None and is_lost_folder(error):
+            self._store.report_lost_folder(error)  # one warning for all callbacks
+        elif self._life is not _DISABLED and not self._folder_lost:
             warn(f'{name} is disabled for the rest of this run: {type(error).__name__}: {error}. Training continues')
         self._drop_recording()
 

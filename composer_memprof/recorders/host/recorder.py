@@ -192,5 +192,5 @@ class HostMemoryRecorder:
         try:
             self._write(json.dumps(record))
         except OSError as error:
-            raise WriteError(str(error)) from error
+            raise WriteError(*error.args) from error
         return record
