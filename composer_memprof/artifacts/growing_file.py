@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -64,10 +65,19 @@ class GrowingFile:
                 self._folder.record(entry)
 
     def write(self, line: str) -> None:
-        """Append ``line`` whole, from any thread. Does nothing after the close."""
+        """Append ``line`` whole or not at all, from any thread. Does nothing after the close.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        data = line.encode() + b'\n'
         with self._lock:
-            if self._descriptor is not None:
-                os.write(self._descriptor, line.encode() + b'\n')
+            if self._descriptor is None:
+                return
+            written = os.write(self._descriptor, data)
+            if written < len(data):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     @property
     def path(self) -> Path:
