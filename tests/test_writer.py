@@ -303,6 +303,25 @@ def test_no_child_imports_anything_or_needs_the_weights(
     assert statuses(Path('test-run'))['saved']
 
 
+def test_a_full_disk_leaves_no_half_of_a_line_in_a_growing_file() -> None:
+    store = make_store()
+    growing = store.grow('thing', '.txt', stamp(0))
+    assert store.flush(20)  # its line in the manifest
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lines: list[str] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        with pytest.raises(OSError, match='No space left'):
+            while True:
+                line = 'x' * 99 + str(len(lines))
+                growing.write(line)
+                lines.append(line)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (FOLDER / 'rank0.0.txt').read_text().splitlines() == lines
+    store.close(20)
+
+
 # -- patience -----------------------------------------------------------------------------------------------------------
 
 

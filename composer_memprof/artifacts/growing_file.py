@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -59,10 +60,19 @@ class GrowingFile:
         folder.record(folder.open_entry(self._file, self._name), to_disk=False)
 
     def write(self, line: str) -> None:
-        """Append ``line`` whole, from any thread. Does nothing after the close."""
+        """Append ``line`` whole or not at all, from any thread. Does nothing after the close.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        data = line.encode() + b'\n'
         with self._lock:
-            if self._descriptor is not None:
-                os.write(self._descriptor, line.encode() + b'\n')
+            if self._descriptor is None:
+                return
+            written = os.write(self._descriptor, data)
+            if written < len(data):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     @property
     def path(self) -> Path:
