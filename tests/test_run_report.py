@@ -182,8 +182,10 @@ def test_files_that_were_not_uploaded_are_counted() -> None:
     folder = run_of(Path('run'), 1)
     write_files(folder, 0, {'flops': ('a.json', {}), 'viztracer': ('b.json', {})}, remote='s3://x/y', status='failed')
     write_files(folder, 0, {'memray': ('c.bin', {})}, remote='s3://x/z')
+    write_files(folder, 0, {'host_rss': ('d.jsonl', {})}, remote='s3://x/d', status='handed_over')
     (files,) = said(reported(folder), 'files')
     assert '2 files could not be uploaded' in files and '1 file not uploaded yet (composer-memprof push)' in files
+    assert "1 file handed over to Composer's logger, not seen in its store yet" in files
 
 
 def test_of_two_runs_what_changed_comes_first() -> None:

@@ -33,7 +33,7 @@ from tests.fault_proxy import FaultProxy, Faults
 
 FOLDER = Path('run')
 #: Of the storm; 500 take some minutes.
-ARTIFACTS = int(os.environ.get('MEMPROF_TEST_ARTIFACTS', '40'))
+ARTIFACTS = int(os.environ.get('COMPOSER_MEMPROF_TEST_ARTIFACTS', '40'))
 #: An S3 client sends more than this in parts.
 IN_PARTS = 17 << 20
 
@@ -168,7 +168,7 @@ def test_files_are_uploaded_several_at_once() -> None:
 
 
 def test_the_ranks_of_a_node_share_what_it_may_upload(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('MEMPROF_UPLOAD_LIMIT', '80 MB/s')
+    monkeypatch.setenv('COMPOSER_MEMPROF_UPLOAD_LIMIT', '80 MB/s')
     assert (upload_limits.files_at_once(), upload_limits.bytes_per_second()) == (4, 80e6)
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '8')
     assert (upload_limits.files_at_once(), upload_limits.bytes_per_second()) == (2, 10e6)
@@ -179,7 +179,7 @@ def test_the_ranks_of_a_node_share_what_it_may_upload(monkeypatch: pytest.Monkey
 def test_uploads_keep_to_the_limit_on_bytes_per_second(
     s3: Any, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv('MEMPROF_UPLOAD_LIMIT', '8MiB')
+    monkeypatch.setenv('COMPOSER_MEMPROF_UPLOAD_LIMIT', '8MiB')
     store = store_of(FsspecDestination(options(proxy)))
     begin = time.monotonic()
     for batch in range(2):
@@ -191,8 +191,8 @@ def test_uploads_keep_to_the_limit_on_bytes_per_second(
 
 @pytest.mark.parametrize('limit', ['fast', '0', '-3MB', '12 parsecs'])
 def test_a_limit_that_is_none_is_refused_before_the_first_batch(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('MEMPROF_UPLOAD_LIMIT', limit)
-    with pytest.raises(ValueError, match='MEMPROF_UPLOAD_LIMIT must be bytes per second for the node'):
+    monkeypatch.setenv('COMPOSER_MEMPROF_UPLOAD_LIMIT', limit)
+    with pytest.raises(ValueError, match='COMPOSER_MEMPROF_UPLOAD_LIMIT must be bytes per second for the node'):
         make_trainer(HostRSS(remote_file_name='memory://x'))
 
 

@@ -17,7 +17,7 @@ from fsspec.callbacks import Callback
 from composer_memprof.messages import must_be
 
 #: Of a node: a number of bytes per second, such as ``200MB``. Not set: no limit.
-VARIABLE = 'MEMPROF_UPLOAD_LIMIT'
+VARIABLE = 'COMPOSER_MEMPROF_UPLOAD_LIMIT'
 _FILES_OF_NODE, _FILES_OF_PROCESS = 16, 4
 #: A store that is slower than this has failed, in bytes per second; and what an attempt may take besides, in seconds.
 _SLOWEST, _PATIENCE_S = 1 << 20, 60.0

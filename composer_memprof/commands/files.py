@@ -60,7 +60,7 @@ def push(
 ) -> None:
     """Upload the files that the manifests list as not uploaded.
 
-    MEMPROF_UPLOAD_LIMIT in the environment limits the bytes per second: 200MB.
+    COMPOSER_MEMPROF_UPLOAD_LIMIT in the environment limits the bytes per second: 200MB.
 
     \b
     Examples:

@@ -38,6 +38,7 @@ from tests.benchmarks.saved_tensors import saved_tensors
 from tests.benchmarks.simulation import simulation
 from tests.benchmarks.soak import soak
 from tests.benchmarks.training import step_ratio
+from tests.benchmarks.uploads import uploads
 from tests.conftest import Regression, loader
 
 NEVER = {'skip': '1000000ba', 'active': '1ba'}
@@ -239,6 +240,7 @@ BENCHMARKS: dict[str, Callable[[int], None]] = {
     'mem_profiler': lambda rounds: mem_profiler(rounds, report),
     'flops': lambda rounds: flops(rounds, report),
     'python_calls': python_calls,
+    'uploads': lambda rounds: uploads(rounds, report),
     'step_times': lambda rounds: report('StepTimes against none, a step', step_ratio(rounds, StepTimes), 1.02),
 }
 

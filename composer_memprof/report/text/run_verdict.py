@@ -326,6 +326,9 @@ def _files(report: RunReport) -> Iterator[Sentence]:
     ]
     if waiting:
         parts.append(f'{count_of(len(waiting), "file")} not uploaded yet (composer-memprof push)')
+    if status.get('handed_over'):
+        files = count_of(status['handed_over'], 'file')
+        parts.append(f"{files} handed over to Composer's logger, not seen in its store yet (composer-memprof push)")
     if report.unreadable:
         more = f', and {len(report.unreadable) - _UNREADABLE} more' if len(report.unreadable) > _UNREADABLE else ''
         parts.append(f'not read: {", ".join(report.unreadable[:_UNREADABLE])}{more}')
