@@ -48,6 +48,11 @@ def scheme_of(name: str) -> Optional[str]:
     return match.group(1).lower() if match else None
 
 
+def has_bucket(address: str) -> bool:
+    """Whether the address begins with a bucket or a container."""
+    return scheme_of(address) in _WITH_BUCKET
+
+
 def is_served_by_composer(address: str) -> bool:
     """Whether one of Composer's own stores serves ``address``, because fsspec does not."""
     scheme = scheme_of(address)
@@ -120,7 +125,7 @@ def _check_form(name: str, scheme: str, to_read: bool) -> None:
         raise ValueError(f'write the scheme in lower case: {scheme}://')
     if scheme in _NOT_WRITTEN and not to_read:
         raise ValueError(f'nothing can be uploaded to {scheme}://; name a store, as s3://…, gs://… or az://…')
-    if scheme in _WITH_BUCKET and not name.partition('://')[2].partition('/')[0].strip():
+    if has_bucket(name) and not name.partition('://')[2].partition('/')[0].strip():
         raise ValueError(f'it has no bucket; write {scheme}://bucket/folder')
     if name.startswith(VOLUMES) and len([part for part in name.removeprefix(VOLUMES).split('/') if part]) < 3:
         raise ValueError(f'it has no volume; write {VOLUMES}<catalog>/<schema>/<volume>/…')

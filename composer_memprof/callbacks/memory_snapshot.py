@@ -59,7 +59,7 @@ _STANDBY_S = 0.5
         # Composer's parameters, in its order
         *('skip_batches', 'interval', 'max_entries', 'folder', 'filename', 'remote_file_name', 'overwrite'),
         *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
-        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page', 'files_on_ranks', 'on_full'),
+        *('stacks', 'context', 'close_timeout', 'on_oom', 'on_exception', 'page', 'files_on_ranks', 'on_full', 'probe'),
     ),
 )
 class MemorySnapshot(StagePhasedCallback):

@@ -50,7 +50,7 @@ _TIMELINE_NEEDS = ('record_shapes', 'profile_memory', 'with_stack')
         *('use_gzip', 'record_shapes', 'profile_memory', 'with_stack', 'with_flops', 'num_traces_to_keep'),
         *('schedule', 'storage_options', 'num_artifacts_to_keep', 'ranks', 'stages', 'compress'),
         *('summary_sort_by', 'summary_row_limit', 'close_timeout'),
-        *('summary_max_name_column_width', 'summary_group_by_input_shapes', 'on_full'),
+        *('summary_max_name_column_width', 'summary_group_by_input_shapes', 'on_full', 'probe'),
     ),
 )
 class TorchProfiler(RecordsFromBatchEnd):

@@ -30,7 +30,7 @@ from composer_memprof.callbacks.framework.metrics import Repeats, WindowMetrics
 from composer_memprof.callbacks.framework.options import (
     WAIT,
     SharedParameters,
-    destination_for,
+    default_of,
     parse_output,
     parse_when,
     raise_with_name,
@@ -39,6 +39,7 @@ from composer_memprof.callbacks.framework.run_checks import check_output, check_
 from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
 from composer_memprof.callbacks.framework.stage_events import StageEvents
 from composer_memprof.callbacks.framework.stage_windows import StageWindows
+from composer_memprof.callbacks.framework.uploads import ask_store, check_uploads, destination_for
 from composer_memprof.messages import errors_logged, log_error, warn
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
@@ -285,14 +286,16 @@ class ProfilingCallback(StageEvents):
         self._state = weakref.ref(state)
         check_ranks(self.when)
         folder = check_output(self.output, state)
+        destination = destination_for(self.output, logger)
         try:
             require(*self._torch_needs(state))
         except MissingTorchNameError as error:  # disables this callback alone: the others may not need the name
-            self._open_store(folder, destination_for(self.output, logger))
+            self._open_store(folder, destination)
             self._disable(error)
         else:
             self._check_run(state)
-            self._open_store(folder, destination_for(self.output, logger))
+            self._open_store(folder, destination)
+            self._check_uploads(destination, state)
 
     def _check_run(self, state: State) -> None:
         self._check(state)
@@ -300,6 +303,11 @@ class ProfilingCallback(StageEvents):
         if exclusive.KINETO in self.resources and composer_profiler.is_present(state):
             composer_profiler.explain(type(self).__name__)
         exclusive.refuse_overlap(self, self.earlier_callbacks(state))
+
+    def _check_uploads(self, destination: Optional[Destination], state: State) -> None:
+        is_default = self.output.naming.remote == default_of(type(self), 'remote_file_name')
+        check_uploads(type(self).__name__, self.output, destination, is_default=is_default)
+        ask_store(self.output, state)
 
     def _open_store(self, folder: Path, destination: Optional[Destination]) -> None:
         self._store = ArtifactStore(

@@ -21,10 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Optional, TypedDict, TypeVar, Union
 
-from composer.loggers import Logger
-
-from composer_memprof.artifacts.addresses import check_no_address, check_scheme, scheme_of
-from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination
+from composer_memprof.artifacts.addresses import check_no_address, check_scheme
 from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
 from composer_memprof.artifacts.storage_options import check_options
 from composer_memprof.messages import check_one_of, check_switches, must_be
@@ -57,6 +54,7 @@ class SharedParameters(TypedDict, total=False):
     compress: bool
     close_timeout: float
     on_full: str
+    probe: bool
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,9 @@ SHARED: dict[str, SharedParameter] = {
         'what happens to a window while too many earlier ones are still being written. ``skip``: it is left out, and listed '
         'in the manifest as skipped. ``wait``: the training waits.',
         'skip',
+    ),
+    'probe': SharedParameter(
+        'bool', 'ask the store before the first batch, in the background, and warn if uploads will not work.', True
     ),
 }
 
@@ -150,6 +151,11 @@ def split_shared(arguments: Mapping[str, Any]) -> tuple[SharedParameters, dict[s
     """The shared parameters among ``arguments``, and the others."""
     shared: Any = {name: value for name, value in arguments.items() if name in SHARED}
     return shared, {name: value for name, value in arguments.items() if name not in SHARED}
+
+
+def default_of(callback: type, parameter: str) -> Any:
+    """The default of a callback's parameter."""
+    return inspect.signature(callback.__init__).parameters[parameter].default  # type: ignore[misc]
 
 
 def _full_signature(
@@ -246,9 +252,10 @@ class Output:
     compress: bool
     close_timeout: float
     on_full: str
+    probe: bool
 
     def __post_init__(self) -> None:
-        check_switches(overwrite=self.overwrite, compress=self.compress)
+        check_switches(overwrite=self.overwrite, compress=self.compress, probe=self.probe)
         check_no_address(self.folder, 'folder')
         check_template(self.folder, 'folder', RUN_VARIABLES)
         check_naming(self.naming)
@@ -287,17 +294,8 @@ def parse_output(shared: SharedParameters, suffix: str) -> Output:
         compress=shared['compress'],
         close_timeout=shared['close_timeout'],
         on_full=shared['on_full'],
+        probe=shared['probe'],
     )
-
-
-def destination_for(output: Output, logger: Logger) -> Optional[Destination]:
-    """Where files are uploaded: to a store if ``remote_file_name`` has a scheme, else through Composer's logger."""
-    remote = output.naming.remote
-    if remote is None:
-        return None
-    if scheme_of(remote) is not None:
-        return FsspecDestination(output.storage_options, output.overwrite)
-    return LoggerDestination(logger)
 
 
 def check_naming(naming: Naming, prefix: str = '') -> None:

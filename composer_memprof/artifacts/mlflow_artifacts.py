@@ -1,0 +1,58 @@
+"""The artifacts of the MLflow run that Composer's MLFlowLogger writes to, through MLflow's own client.
+
+Composer's logger itself takes no files for MLflow.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any, Optional
+
+from composer_memprof.artifacts.numbering import before_suffix, counted
+
+
+class MLflowDestination:
+    """The run of an MLFlowLogger.
+
+    Args:
+        logger (MLFlowLogger): Composer's. Its run begins at INIT, and exists on rank 0 only unless it is made with
+            ``rank_zero_only=False``.
+        overwrite (bool): replace an artifact of the same name; otherwise a new one gets ``.2``, ``.3``, …
+    """
+
+    def __init__(self, logger: Any, overwrite: bool = False) -> None:
+        self._logger = logger
+        self.overwrite = overwrite
+
+    def accepts_files(self) -> bool:
+        return self._client is not None and self._run_id is not None
+
+    @property
+    def is_on_rank_zero_only(self) -> bool:
+        return bool(getattr(self._logger, '_rank_zero_only', False))
+
+    def upload(self, path: Path, name: str) -> str:
+        folder = str(PurePosixPath(name).parent).strip('/')
+        folder = '' if folder == '.' else folder
+        used = () if self.overwrite else self._names_in(folder)
+        number = 1
+        while (file := PurePosixPath(before_suffix(name, counted(number))).name) in used:
+            number += 1
+        # The client has no parameter for an artifact's name: it takes the file's.
+        with tempfile.TemporaryDirectory(prefix='memprof-mlflow-') as temporary:
+            link = Path(temporary, file)
+            link.symlink_to(path.absolute())
+            self._client.log_artifact(self._run_id, str(link), folder or None)
+        return f'{folder}/{file}' if folder else file
+
+    def _names_in(self, folder: str) -> set[str]:
+        return {PurePosixPath(found.path).name for found in self._client.list_artifacts(self._run_id, folder or None)}
+
+    @property
+    def _client(self) -> Any:
+        return getattr(self._logger, '_mlflow_client', None)
+
+    @property
+    def _run_id(self) -> Optional[str]:
+        return getattr(self._logger, '_run_id', None)
