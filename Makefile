@@ -16,7 +16,7 @@ MPT_YAML ?= https://raw.githubusercontent.com/mosaicml/llm-foundry/v0.22.0/scrip
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu test-newest-torch bench accuracy mpt lint docs clean
+.PHONY: help run test test-dist test-gpu test-newest-torch test-llm-foundry bench accuracy mpt lint docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,12 @@ test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 
 test-newest-torch: $(NEWEST_VENV)/.installed-dev  ## all tests on the newest torch that mosaicml imports with, in an environment of its own
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+# What composer_memprof[all] must not move, and the tests that need what LLM Foundry brings: wandb, MLflow, Databricks.
+test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all extras, and the tests of loggers and stores, in an environment of its own
+	$(FOUNDRY_VENV)/bin/uv pip check --python $(FOUNDRY_VENV)/bin/python
+	$(FOUNDRY_VENV)/bin/python -c 'import llmfoundry, wandb, mlflow, datasets, streaming, boto3, s3fs, gcsfs, adlfs'
+	$(FOUNDRY_VENV)/bin/python -m pytest tests/test_addresses.py tests/test_loggers.py tests/test_s3.py tests/test_probe.py $(ARGS)
 
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
@@ -110,5 +116,6 @@ $(FOUNDRY_VENV)/.installed: setup.cfg Makefile
 	@echo 'installing composer_memprof and $(FOUNDRY) into $(FOUNDRY_VENV) (once; about 6 GB)'
 	$(PYTHON) -m venv $(FOUNDRY_VENV)
 	@$(FOUNDRY_VENV)/bin/python -m pip install --quiet uv
-	@$(FOUNDRY_VENV)/bin/uv pip install --quiet --compile-bytecode --python $(FOUNDRY_VENV)/bin/python '$(FOUNDRY)' -e '.[simulate]'
+	@$(FOUNDRY_VENV)/bin/uv pip install --quiet --compile-bytecode --python $(FOUNDRY_VENV)/bin/python '$(FOUNDRY)' -e '.[all]' \
+		'moto[server]' pytest hypothesis tensorboard
 	@touch $@

@@ -170,8 +170,8 @@ def test_mlflow_takes_files_through_its_client(tmp_path: Path, monkeypatch: pyte
     mlflow = pytest.importorskip('mlflow')
     from composer.loggers import MLFlowLogger
 
-    monkeypatch.setenv('MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING', 'false')
-    uri = f'sqlite:///{tmp_path}/mlflow.db'
+    monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')  # MLflow 3 asks for it
+    uri = f'file://{tmp_path}/mlflow'
     monkeypatch.chdir(tmp_path)
     run_id = None
     for name in ('first', 'second'):

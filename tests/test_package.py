@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 import composer_memprof
 from composer_memprof.callbacks.registry import CALLBACKS
@@ -125,6 +126,23 @@ def test_the_entry_points_are_the_registry() -> None:
     listed = METADATA['options.entry_points']['llmfoundry_callbacks'].split('\n')
     expected = {f'{name} = composer_memprof:{callback.__name__}' for name, callback in CALLBACKS.items()}
     assert set(filter(None, listed)) == expected
+
+
+def test_the_clients_of_the_stores_fit_beside_llm_foundry() -> None:
+    """The whole is checked by ``make test-llm-foundry``, which installs both; here, that the bounds stand."""
+    extras = METADATA['options.extras_require']
+    for extra, client, fits in (
+        ('s3', 's3fs', '2023.6.0'),
+        ('gcs', 'gcsfs', '2023.6.0'),
+        ('azure', 'adlfs', '2023.8.0'),
+    ):
+        requirement = Requirement(extras[extra])
+        assert requirement.name == client and requirement.specifier.contains(fits)
+        assert not requirement.specifier.contains('0.8.0'), 'an old client without bounds, which pip would take'
+    assert not Requirement(extras['gcs']).specifier.contains('2025.12.0'), 'it brings protobuf 7; wandb does not import'
+    for needed in filter(None, METADATA['options']['install_requires'].split('\n')):
+        if not needed.startswith('#') and Requirement(needed).name == 'fsspec':
+            assert Requirement(needed).specifier.contains('2023.6.0')
 
 
 def test_each_dependency_has_a_line_that_says_what_for() -> None:

@@ -77,8 +77,12 @@ _ERRNOS = {
 def explain(error: BaseException) -> Optional[str]:
     """The sentence for ``error``; None if the store is only busy, and another attempt may succeed."""
     chain = list(_chain(error))
-    if any(_code(each).startswith('5') or _code(each) in ('SlowDown', 'InternalError') for each in chain):
+    codes = sorted(map(_code, chain), key=str.isdigit)  # a store's own code tells more than the status of its answer
+    if any(code.startswith('5') or code in ('SlowDown', 'InternalError') for code in codes):
         return None
+    for code in codes:
+        if code in _CODES:
+            return _CODES[code]
     for each in reversed(chain):
         meaning = _meaning(each)
         if meaning is not None:
@@ -87,8 +91,6 @@ def explain(error: BaseException) -> Optional[str]:
 
 
 def _meaning(error: BaseException) -> Optional[str]:
-    if (meaning := _CODES.get(_code(error))) is not None:
-        return meaning
     if isinstance(error, socket.gaierror):
         return NO_HOST
     if isinstance(error, ssl.SSLError):
