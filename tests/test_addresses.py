@@ -291,11 +291,11 @@ class _TakesNoMode(MemoryFileSystem):
 
 def test_a_store_whose_client_knows_no_mode_takes_files() -> None:
     fsspec.register_implementation('modeless', _TakesNoMode, clobber=True)
-    Path('a.txt').write_text('abc')
     destination = FsspecDestination()
-    assert destination.upload(Path('a.txt'), 'modeless://folder/a.txt') == 'modeless://folder/a.txt'
-    assert destination.upload(Path('a.txt'), 'modeless://folder/a.txt') == 'modeless://folder/a.2.txt'
-    assert _TakesNoMode().cat('/folder/a.2.txt') == b'abc'
+    for content, name in (('abc', 'modeless://folder/a.txt'), ('defg', 'modeless://folder/a.2.txt')):
+        Path('a.txt').write_text(content)
+        assert destination.upload(Path('a.txt'), 'modeless://folder/a.txt').name == name
+    assert _TakesNoMode().cat('/folder/a.2.txt') == b'defg'
 
 
 def test_a_store_of_composers_is_a_filesystem(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
