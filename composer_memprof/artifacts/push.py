@@ -98,12 +98,12 @@ class _Pushing:
             self._upload(pending)
 
     def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
-        if not any(map(_is_pending, read_manifest(manifest))):
-            return []
-        if not locks.enter_context(locked_for_push(manifest)):
+        is_locked = locks.enter_context(locked_for_push(manifest))
+        pending = [_Pending(manifest, entry) for entry in read_manifest(manifest) if _is_pending(entry)]
+        if pending and not is_locked:
             self._add(PushResult(manifest, '', _held(manifest)))
             return []
-        return [_Pending(manifest, entry) for entry in read_manifest(manifest) if _is_pending(entry)]
+        return pending
 
     def _upload(self, pending: Sequence[_Pending]) -> None:
         if not pending:
