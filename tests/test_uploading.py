@@ -33,7 +33,7 @@ from tests.fault_proxy import FaultProxy, Faults
 
 FOLDER = Path('run')
 #: Of the storm; 500 take some minutes.
-ARTIFACTS = int(os.environ.get('COMPOSER_MEMPROF_TEST_ARTIFACTS', '40'))
+ARTIFACTS = int(os.environ.get('COMPOSER_MEMPROF_TEST_ARTIFACTS', '25'))
 #: An S3 client sends more than this in parts.
 IN_PARTS = 17 << 20
 
@@ -84,7 +84,7 @@ def test_no_artifact_is_lost_doubled_or_torn_by_a_store_that_fails_all_the_time(
     proxy.faults = Faults(errors=0.3, lost=0.1, cut=0.05, stalled=0.05, stall_s=stall)
     store = store_of(FsspecDestination(options(proxy)))
     for batch in range(ARTIFACTS):
-        save(store, os.urandom(IN_PARTS if batch % 20 == 7 else 1000 * batch), batch)
+        save(store, os.urandom(IN_PARTS if batch % 10 == 7 else 1000 * batch), batch)
     store.close(600)
     assert {'errors', 'lost', 'cut', 'stalled'} <= set(proxy.done)
     assert len(entries(FOLDER)) == ARTIFACTS
