@@ -645,7 +645,7 @@ def test_push_uploads_files_that_are_not_uploaded_and_a_dead_runs_open_files() -
         entry('e', 'saved'),
     )
     results = push(FOLDER.parent)
-    assert [(pushed.path.name, pushed.error) for pushed in results] == [('a', None), ('b', None), ('c', None)]
+    assert sorted((pushed.path.name, pushed.error) for pushed in results) == [('a', None), ('b', None), ('c', None)]
     assert {e.path: e.status for e in read_manifest(path)} == {
         **dict.fromkeys('abcd', 'uploaded'),
         'e': 'saved',

@@ -14,7 +14,7 @@ from composer_memprof.cgroup import Cgroup
 from composer_memprof.messages import human_bytes
 
 #: How much of its own memory the training is expected to rewrite while a child lives.
-_REWRITTEN_SHARE = 0.5
+_REWRITTEN_SHARE = 0.2
 #: The beginning of the reason.
 NO_MEMORY = 'memory is short'
 

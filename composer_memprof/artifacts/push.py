@@ -26,6 +26,7 @@ from composer_memprof.artifacts.unfinished import clear_unfinished
 from composer_memprof.artifacts.upload_limits import files_at_once
 from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
 from composer_memprof.messages import log_error
+from composer_memprof.redaction import one_line
 
 #: How many manifests are locked at once; each takes a descriptor.
 _MANIFESTS_AT_ONCE = 64
@@ -101,7 +102,7 @@ class _Pushing:
                 try:
                     pending += self._lock(manifest, locks)
                 except OSError as error:  # it can't be read; the other ones are still pushed
-                    self._add(PushResult(manifest, '', f'{type(error).__name__}: {error}'))
+                    self._add(PushResult(manifest, '', one_line(error)))
             self._upload(pending)
 
     def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
@@ -133,7 +134,7 @@ class _Pushing:
             done.put((file, _uploaded(file, self._destination)))
         except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
             log_error(f'uploading {file.entry.path} failed')
-            done.put((file, f'{type(error).__name__}: {error}'))
+            done.put((file, one_line(error)))
 
     def _record(self, file: _Pending, outcome: Union[Entry, str]) -> None:
         path = file.manifest.parent / file.entry.path

@@ -19,6 +19,7 @@ from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.upload_limits import files_at_once
 from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
 from composer_memprof.messages import log_error
+from composer_memprof.redaction import one_line
 
 #: Shared by all stores.
 _pool = UploadPool('memprof-uploader', files_at_once)
@@ -116,7 +117,7 @@ class Uploader:
             self._record(replace(entry, status='failed'), window)
             self._failures.warn_once(
                 'upload',
-                f'uploading {entry.path} to {entry.remote} failed: {type(error).__name__}: {error}. The file is kept. '
+                f'uploading {entry.path} to {entry.remote} failed: {one_line(error)}. The file is kept. '
                 f'Upload it later with: composer-memprof push {self._folder.path}',
             )
         else:
