@@ -6,10 +6,11 @@ import contextlib
 import difflib
 import logging
 import os
+import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
 from composer_memprof.redaction import redacted
@@ -87,6 +88,15 @@ def _log(level: int, message: str, **more: Any) -> None:
         logger.log(level, '%s', message, **more)
     except Exception:  # raised by a handler of the user's
         pass
+
+
+def push_command(folders: Iterable[object]) -> str:
+    """What uploads the files in ``folders``.
+
+    >>> push_command(['my run/memprof'])
+    "composer-memprof push 'my run/memprof'"
+    """
+    return ' '.join(['composer-memprof push', *sorted({shlex.quote(str(folder)) for folder in folders})])
 
 
 def must_be(name: str, allowed: str, value: object) -> ValueError:

@@ -13,9 +13,10 @@ from urllib.parse import quote
 HIDDEN = '***'
 
 #: The ends of names whose values are hidden: ``AccountKey``, ``X-Amz-Signature``, ``aws_secret_access_key``.
-_NAME = r'[\w-]*(?:sig|signature|secret|token|passw(?:or)?d|pwd|credentials?|(?:api|access|account|private|sas|storage)[_-]?key)'
+_NAME = r'[\w-]{0,40}(?:sig|signature|secret|token|passw(?:or)?d|pwd|credentials?|(?:api|access|account|private|sas|storage)[_-]?key)'
 _CREDENTIAL = re.compile(_NAME, re.IGNORECASE)
-_ORDINARY = r'(?!(?:\d+|None|True|False|null|true|false)\b)'
+#: No credential, but a placeholder, a number or a word of a language.
+_ORDINARY = r'(?!\{|(?:\d+|None|True|False|null|true|false)\b)'
 #: What stands before a credential, as a group, and the credential.
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
@@ -25,23 +26,38 @@ _PATTERNS = tuple(
         # In an address or a connection string: ?sig=…, &X-Amz-Signature=…, ;AccountKey=…
         rf'([?&;]{_NAME}=)[^\s&;\'"<>]+',
         # Elsewhere: Signature=…, 'secret': '…'
-        rf'\b({_NAME}(?:=["\']?|["\']:\s*["\'])){_ORDINARY}[^\s&;,\'"<>]{{6,}}',
-        r'\b(Bearer\s|SharedKey\s)[^\s\'"]{8,}',
+        rf'(?<![\w-])({_NAME}(?:=["\']?|["\']:\s*["\'])){_ORDINARY}[^\s&;,\'"<>]{{6,}}',
+        r'\b(Bearer\s|SharedKey\s)(?=[^\s\'"]*[\d.])[^\s\'"]{8,}',
         r'()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)',
-        # Keys that are known by how they begin: of AWS, Google, Databricks, Hugging Face and GitHub.
-        r'()\b(?:A[KS]IA[A-Z0-9]{16}|ya29\.[\w-]{10,}|dapi[0-9a-f]{32}|(?:hf|gh[pos])_\w{20,})\b',
+        # What is known by how it begins: of AWS, Google, Databricks, Hugging Face, GitHub, OpenAI; JSON Web Tokens.
+        r'()\b(?-i:A[KS]IA[A-Z0-9]{16}|ya29\.[\w-]{10,}|dapi[0-9a-f]{32}|(?:hf|gh[opsru])_[A-Za-z0-9]{20,}'
+        r'|sk-[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]{10,})\b',
     )
 )
 
 #: Options whose values are no secret, and needed in a message: to which server did it go?
 _OPEN_OPTIONS = frozenset(
-    ('endpoint_url', 'endpoint', 'region_name', 'region', 'project', 'account_name', 'account_host', 'host', 'location')
+    (
+        *('endpoint_url', 'endpoint', 'region_name', 'region', 'project', 'account_name', 'account_host', 'host'),
+        *('location', 'profile', 'StorageClass'),
+    )
 )
 #: Shorter values are no credentials, and would be found in every text.
 _SHORTEST = 6
+#: So much of an error's text is looked at.
+_LONGEST = 20_000
 _values: set[str] = set()
-#: Variables of the environment that are named as a password is, and are folders.
-_NO_CREDENTIALS = frozenset(('PWD', 'OLDPWD'))
+#: Not a credential, whatever it is called: a folder, or a word that may stand in any text.
+_FOLDER_OR_WORD = re.compile(r'[/~.].*|[A-Za-z]{1,15}', re.DOTALL)
+
+
+def names_credential(name: str) -> bool:
+    """Whether a setting or a variable of that name is a credential.
+
+    >>> names_credential('db_pwd'), names_credential('aws_secret_access_key'), names_credential('region')
+    (True, True, False)
+    """
+    return _CREDENTIAL.fullmatch(name) is not None
 
 
 def hide_values(options: object, name: str = '') -> None:
@@ -57,8 +73,12 @@ def hide_values(options: object, name: str = '') -> None:
     elif isinstance(options, (list, tuple)):
         for value in options:
             hide_values(value, name)
-    elif isinstance(options, str) and name not in _OPEN_OPTIONS:
+    elif isinstance(options, str) and _is_hidden(name, options):
         _values.update(_forms(options))
+
+
+def _is_hidden(name: str, value: str) -> bool:
+    return names_credential(name) or (name not in _OPEN_OPTIONS and not _FOLDER_OR_WORD.fullmatch(value))
 
 
 def redacted(text: str) -> str:
@@ -69,6 +89,15 @@ def redacted(text: str) -> str:
     """
     for value in sorted(_values.union(*map(_forms, _environment())), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
+    return without_patterns(text)
+
+
+def without_patterns(text: str) -> str:
+    """``text`` with ``***`` in place of what looks like a credential, whatever is known.
+
+    >>> without_patterns('dapi' + 32 * '0')
+    '***'
+    """
     for pattern in _PATTERNS:
         text = pattern.sub(_hide, text)
     return text
@@ -80,12 +109,16 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def _environment() -> list[str]:
-    return [value for name, value in os.environ.items() if _CREDENTIAL.fullmatch(name) and name not in _NO_CREDENTIALS]
+    # Not items(): another thread may remove a variable in the meantime.
+    values = [os.environ.get(name, '') for name in list(os.environ) if names_credential(name)]
+    return [value for value in values if not _FOLDER_OR_WORD.fullmatch(value)]
 
 
 def _forms(value: str) -> set[str]:
     """How a value may stand in a text: as it is, in quotes, in an address."""
-    return {value, repr(value)[1:-1], quote(value, safe='')} if len(value) >= _SHORTEST else set()
+    if len(value) < _SHORTEST:
+        return set()
+    return {value, repr(value)[1:-1], quote(value, safe='', errors='surrogateescape')}
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -94,6 +127,6 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     >>> one_line(ValueError('no such\\nhost: https://me:pass@host'))
     'ValueError: no such host: https://***@host'
     """
-    text = redacted(' '.join(str(error).split()))
+    text = redacted(' '.join(str(error)[:_LONGEST].split()))
     text = text if len(text) <= limit else f'{text[:limit]}…'
     return f'{type(error).__name__}: {text}' if text else type(error).__name__

@@ -22,7 +22,7 @@ from composer_memprof.artifacts.composer_stores import ComposerStoreFileSystem
 from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.names import Naming
 from composer_memprof.artifacts.push import push
-from composer_memprof.redaction import redacted
+from composer_memprof.redaction import hide_values, redacted
 from tests.conftest import entries, make_trainer, train
 from tests.test_artifacts import stamp
 
@@ -56,6 +56,32 @@ def test_an_address_with_a_credential_is_refused_and_the_error_does_not_repeat_i
         with pytest.raises(ValueError, match='must be the address of one store without credentials') as caught:
             HostRSS(**settings)
         assert SECRET not in str(caught.value) and 'AKIA' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'address',
+    [
+        's3://training-runs/{run_name}',
+        's3://bucket/hf_finetune_mpt_7b_instruct_again/x',
+        'gs://asiasoutheast1bucket/x',
+        's3://bucket/token={token}/{batch}',
+        'file:///workspace/runs',
+    ],
+)
+def test_an_ordinary_word_is_no_credential_whatever_the_environment_has(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {'DB_PASSWORD': 'training', 'APPTAINER_PWD': '/workspace', 'A_SECRET': 'research1'}.items():
+        monkeypatch.setenv(name, value)
+    hide_values({'profile': 'research', 'username': 'bucket'})
+    if not address.startswith('gs'):  # its package is not among those of the tests
+        HostRSS(remote_file_name=address)
+    assert redacted(address) == address
+
+
+def test_a_text_is_redacted_soon_and_whatever_bytes_the_environment_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, 'MY_PASSWORD', os.fsdecode(b'p\xe4ssw\xf6rd1'))
+    assert redacted('ok ' + 'a-' * 50_000).startswith('ok a-')
 
 
 @pytest.mark.parametrize(

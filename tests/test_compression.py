@@ -14,7 +14,7 @@ import pytest
 from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler, VizTracer
 from composer_memprof.analysis.function_growth import read_function_growth
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, load_plain
-from composer_memprof.artifacts.compression import CODECS, compress_file, open_for_read
+from composer_memprof.artifacts.compression import CODECS, DamagedError, compress_file, open_for_read
 from composer_memprof.callbacks.registry import CALLBACKS
 from tests.conftest import child_environment, entries, train
 
@@ -103,3 +103,14 @@ def test_a_damaged_file_is_an_error_of_one_line(codec: Any) -> None:
     assert '\n' not in str(error.value)
     with pytest.raises((SnapshotError, OSError)):
         read_function_growth(path)
+
+
+@pytest.mark.parametrize('codec', CODECS, ids=lambda codec: codec.name)
+def test_a_file_that_is_cut_short_is_not_read_as_whole(codec: Any) -> None:
+    needs_zstd(codec.name)
+    Path('plain').write_bytes(os.urandom(300_000))
+    path = Path(f'rank0.jsonl{codec.suffix}')
+    compress_file(Path('plain'), path, codec)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises((OSError, EOFError, DamagedError)), open_for_read(path) as file:
+        file.read()

@@ -30,7 +30,7 @@ ROOMS = {
     'callbacks': {
         *('analysis', 'artifacts', 'messages', 'recorders', 'redaction', 'report', 'schedule', 'signals', 'vocabulary'),
     },
-    'config': {'artifacts', 'callbacks', 'examples', 'messages', 'schedule', 'vocabulary'},
+    'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 from composer_memprof import Flops, HostRSS
-from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
+from composer_memprof.artifacts.manifest import Entry, Manifest, locked_for_push, read_manifest
 from composer_memprof.artifacts.push import push
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import child_environment, entries, train, wait_for
 from tests.leavings import what_is_wrong
+from tests.test_artifacts import make_store, stamp
 
 FOLDER = Path('run')
 
@@ -64,6 +65,55 @@ def test_a_line_for_which_the_disk_has_no_room_costs_no_other_line() -> None:
     assert [each.path for each in read_manifest(path)] == ['a', 'b', 'd', 'e']
     whole = [json.loads(line)['path'] for line in path.read_text().splitlines() if line.endswith('}')]
     assert whole == ['a', 'b', 'd', 'e'], 'the torn one has a line of its own'
+
+
+def test_lines_that_are_refused_leave_no_file_open() -> None:
+    Path('run').write_text('not a folder')
+    before = len(os.listdir('/proc/self/fd'))
+    for _ in range(5):
+        with pytest.raises(OSError):
+            Manifest(FOLDER / 'rank0.manifest.jsonl').append(entry('a'))
+    with open('/dev/full', 'ab') as full, pytest.MonkeyPatch.context() as patch:
+        patch.setattr('composer_memprof.artifacts.manifest._open', lambda path: os.dup(full.fileno()))
+        for _ in range(5):
+            with pytest.raises(OSError):
+                Manifest(Path('manifest')).append(entry('a'))
+    assert len(os.listdir('/proc/self/fd')) == before
+
+
+def test_a_run_that_begins_while_push_holds_its_manifest_locks_it_afterwards() -> None:
+    manifest = Manifest(manifest_of(entry('a')))
+    with locked_for_push(manifest.path) as locked:
+        assert locked
+        manifest.open()
+    manifest._users = 1
+    manifest.append(entry('b'))
+    with locked_for_push(manifest.path) as locked:
+        assert not locked
+    manifest._close()
+
+
+def test_a_temporary_file_that_can_not_be_removed_keeps_no_file_from_being_pushed() -> None:
+    name = f'.thing.{2**22 + 1}.1.tmp'
+    manifest_of(
+        replace(entry('a'), remote='memory://pushed/a'),
+        replace(entry(name, 'open'), kind='thing.unfinished', bytes=None),
+    )
+    (FOLDER / name).mkdir()
+    (FOLDER / 'a').write_text('abc')
+    assert [pushed.error for pushed in push(FOLDER)] == [None]
+
+
+def test_a_growing_file_that_can_not_be_compressed_stays_as_it_is() -> None:
+    store = make_store()
+    growing = store.grow('thing', '.jsonl', stamp(), compress='gzip')
+    growing.write('a line')
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(MemprofWarning, match='could not be written'):
+        patch.setattr('composer_memprof.artifacts.writing.compress_file', lambda *arguments: os.close(-1))
+        growing.close()
+        store.close(20)
+    (listed,) = [each for each in entries(FOLDER) if each.path == growing.path.name]
+    assert (listed.status, growing.path.read_text()) == ('saved', 'a line\n')
 
 
 def test_a_line_glued_to_a_torn_one_is_read() -> None:

@@ -66,6 +66,23 @@ def test_what_a_handler_raises_in_the_midst_of_a_callback_ends_the_training(make
         assert 'saved' in {entry.status for entry in entries(Path('test-run')) if entry.kind.startswith(make.kind)}
 
 
+@pytest.mark.usefixtures('watchdog')
+def test_what_a_handler_raises_while_the_last_window_is_saved_ends_the_training_and_loses_no_window() -> None:
+    trainer = make_trainer(comes_in(SavedTensorsHook(schedule={'skip': '1ba', 'active': '9ba'}), '_stop'), batches=3)
+    with pytest.raises(TooSlow):
+        trainer.fit()
+    trainer.close()
+    assert 'saved' in {entry.status for entry in entries(Path('test-run'))}
+
+
+@pytest.mark.usefixtures('watchdog')
+def test_what_a_handler_raises_while_a_callback_closes_costs_no_file() -> None:
+    trainer = make_trainer(comes_in(HostRSS(), '_before_close'), batches=3)
+    trainer.fit()
+    trainer.close()  # Composer logs what a close raises
+    assert {entry.status for entry in entries(Path('test-run'))} == {'saved'}
+
+
 def pack(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.shape == (32, 1):
         alarm()

@@ -80,6 +80,40 @@ def small_cgroup(tmp_path: Path, usage: int, limit: int) -> Cgroup:
     return Cgroup(root, membership)
 
 
+def test_no_handler_of_the_trainings_runs_in_a_child() -> None:
+    def preempted(number: int, frame: object) -> None:
+        raise RuntimeError
+
+    def work() -> Iterator[str]:
+        time.sleep(0.5)
+        yield 'a window'
+
+    before = signal.signal(signal.SIGUSR1, preempted)
+    try:
+        child = fork(work)
+        assert child is not None
+        os.kill(child.pid, signal.SIGUSR1)
+        assert child.results() == ['a window']
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_child_writes_when_the_training_dies_though_others_hold_its_pipe(tmp_path: Path) -> None:
+    def work() -> Iterator[str]:
+        (tmp_path / 'written').touch()
+        yield 'a window'
+
+    training = os.fork()
+    if not training:
+        fork(work, in_turn=True)
+        if not os.fork():  # a process of the user's
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(training, 0)
+    wait_for((tmp_path / 'written').exists, seconds=15)
+
+
 def test_a_child_needs_a_fifth_of_the_trainings_memory_below_the_limit(tmp_path: Path) -> None:
     used = psutil.Process().memory_info()
     private = used.rss - used.shared

@@ -13,7 +13,7 @@ import fsspec
 
 from composer_memprof.artifacts.composer_stores import COMPOSER_STORES, VOLUMES
 from composer_memprof.messages import allowed_are
-from composer_memprof.redaction import redacted
+from composer_memprof.redaction import without_patterns
 
 _SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
 #: A scheme with a slash too few, or without its colon: ``s3:/bucket``, ``s3:bucket``, ``s3//bucket``.
@@ -99,7 +99,7 @@ def _check_credentials(name: str, parameter: str) -> None:
     before_at = rest.rpartition('@')[0]
     has_user = '@' in rest.partition('/')[0] and separator and scheme.lower() not in _WITH_AT
     has_query = re.search(r'\?[^/]*=', name) is not None
-    if ':' in before_at or has_user or has_query or '::' in name or redacted(name) != name:
+    if ':' in before_at or has_user or has_query or '::' in name or without_patterns(name) != name:
         raise ValueError(
             f'{parameter} must be the address of one store without credentials; give those in the environment, '
             "fsspec's config or storage_options"
@@ -114,7 +114,7 @@ def _check_plain(name: str) -> None:
     rest = name[match.end() :].lstrip('/')
     if word == 'dbfs' and separator == ':/':
         raise ValueError(f'in dbfs:/ only volumes are served: {VOLUMES}<catalog>/<schema>/<volume>/…')
-    if word in _known() or separator == ':/':
+    if word in set(_known()) - _NOT_WRITTEN or separator == ':/':
         raise ValueError(f'it is no address; did you mean {f"{word}://{rest}"!r}?')
 
 

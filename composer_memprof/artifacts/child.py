@@ -22,7 +22,6 @@ from composer_memprof.artifacts import child_work, unshared
 from composer_memprof.artifacts.child_work import DONE, ERROR, READY, RESULT, ReadAtFork, Work
 from composer_memprof.artifacts.exiting import exiting
 from composer_memprof.artifacts.progress import Progress
-from composer_memprof.signals import STOPPING
 
 #: A child that uses no CPU time and moves no bytes for this long is stuck.
 STUCK_S = 120.0
@@ -186,8 +185,9 @@ def fork(
 
 def _fork(work: Work) -> Optional[Child]:
     pipes: list[int] = []
-    # Until the child ignores these signals, they would run the parent's handlers in it.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    parent = os.getpid()
+    # Until the child has taken them out, they would run the parent's handlers in it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pipes += os.pipe()
         if work.in_turn:
@@ -200,7 +200,7 @@ def _fork(work: Work) -> Optional[Child]:
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
             pid = os.fork()
         if not pid:
-            child_work.run(work, results_write, turn[:1])
+            child_work.run(work, results_write, turn[:1], parent)
     except (OSError, RuntimeError):  # out of memory, files or processes; a device error
         for end in pipes:
             os.close(end)

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -62,27 +63,30 @@ class Work:
     keep: frozenset[int]
 
 
-def run(work: Work, results: int, turn: Sequence[int]) -> None:
+def run(work: Work, results: int, turn: Sequence[int], parent: int) -> None:
     """In the child. Never returns.
 
     Args:
         work (Work): to do.
         results (int): descriptor to write to.
         turn (Sequence[int]): descriptor to read the parent's word from, if the child waits for it.
+        parent (int): its process id.
     """
     try:
-        # A launcher that stops the job signals the child too, which must still write its files.
-        for number in STOPPING:
-            signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        # A launcher that stops the job signals the child too, which must still write its files. The training's handlers
+        # are not for the child.
+        for number in signal.valid_signals():
+            if number in STOPPING or callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.alarm(_LONGEST_S)  # without a parent nothing else ends a stuck child
         gc.disable()  # a collection would write to, and so copy, the parent's pages
         _offer_itself()
         _let_go({results, *turn, *work.keep})
         with os.fdopen(results, 'wb') as out:
             try:
-                _run(work, out, turn)
+                _run(work, out, turn, parent)
                 _send(out, {DONE: True})
             except BaseException:
                 _send(out, {ERROR: traceback.format_exc()})
@@ -90,7 +94,7 @@ def run(work: Work, results: int, turn: Sequence[int]) -> None:
         os._exit(0)
 
 
-def _run(work: Work, out: BinaryIO, turn: Sequence[int]) -> None:
+def _run(work: Work, out: BinaryIO, turn: Sequence[int], parent: int) -> None:
     if work.read_at_fork is not None:
         work.read_at_fork.try_locks()
         os.write(out.fileno(), READY)
@@ -100,10 +104,18 @@ def _run(work: Work, out: BinaryIO, turn: Sequence[int]) -> None:
         work.read_at_fork.read()
     if work.in_turn:
         signal.alarm(0)
-        os.read(turn[0], 1)
+        _wait_for(turn[0], parent)
         signal.alarm(_LONGEST_S)
     for result in work.function():
         _send(out, {RESULT: result})
+
+
+def _wait_for(turn: int, parent: int) -> None:
+    """Wait for the parent's word, or its death. Another child may hold the pipe open longer than the parent lives."""
+    poll = select.poll()
+    poll.register(turn, select.POLLIN)
+    while os.getppid() == parent and not poll.poll(1000):
+        pass
 
 
 def _send(out: BinaryIO, document: dict[str, Any]) -> None:

@@ -71,27 +71,40 @@ def _open_zstd(file: Union[Path, IO[bytes]]) -> io.BufferedIOBase:
     return io.BufferedReader(_ZstdReader(file), 1 << 20)
 
 
+#: How much of a zstd file is read at once: little, because it may unpack to thousands of times as much.
+_PACKED = 1 << 14
+
+
 class _ZstdReader(io.RawIOBase):
     """Reads as gzip's reader does: the errors of a damaged file have one class."""
 
     def __init__(self, file: Union[Path, IO[bytes]]) -> None:
         self._zstandard = _zstandard()
-        self._file = self._zstandard.open(file, 'rb')
+        self._owned = open(file, 'rb') if isinstance(file, Path) else None  # noqa: SIM115
+        self._packed: Any = self._owned or file
+        # Not the package's own reader, to which a file that is cut short is whole.
+        self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+        self._ready = b''
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            data = self._file.read(len(buffer))
-        except self._zstandard.ZstdError as error:
-            raise DamagedError(str(error)) from None
+        while not self._ready and not self._frame.eof:
+            packed = self._packed.read(_PACKED)
+            if not packed:
+                raise DamagedError('it is cut short')
+            try:
+                self._ready = self._frame.decompress(packed)
+            except self._zstandard.ZstdError as error:
+                raise DamagedError(str(error)) from None
+        data, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
         buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        if not self.closed:
-            self._file.close()
+        if not self.closed and self._owned is not None:
+            self._owned.close()
         super().close()
 
 

@@ -24,7 +24,15 @@ from composer_memprof.artifacts.upload_limits import SentBytes, Throttle, thrott
 from composer_memprof.redaction import hide_values
 
 #: Errors after which another attempt is useless.
-_NOT_RETRIED = (FileExistsError, FileNotFoundError, PermissionError, NotImplementedError, ValueError, ImportError)
+_NOT_RETRIED = (
+    FileExistsError,
+    FileNotFoundError,
+    PermissionError,
+    NotImplementedError,
+    ValueError,
+    ImportError,
+    RuntimeError,
+)
 _ATTEMPTS = 8
 
 
@@ -133,10 +141,7 @@ def _put(filesystem: Any, path: Path, target: str, mode: str, throttle: Throttle
     with throttle.turn():
         try:
             call(filesystem, 'put_file', str(path), target, mode=mode, **more)
-        except (
-            NotImplementedError,
-            TypeError,
-        ):  # no exclusive writes here; the caller has checked that the name is free
+        except (NotImplementedError, TypeError):  # it creates no file on a condition; the caller found the name free
             call(filesystem, 'put_file', str(path), target, **{**more, 'callback': SentBytes(throttle)})
 
 
@@ -161,6 +166,11 @@ class _LoggerStore:
 
     store: Any
     object_name: Any
+
+    @property
+    def knows_sizes(self) -> bool:
+        """False for a Databricks volume: Composer's store gives the same number for each of its files."""
+        return type(self.store).__name__ != 'UCObjectStore'
 
     def size_of(self, name: str) -> Optional[int]:
         """In bytes; None if there is no such object."""
@@ -214,7 +224,7 @@ class LoggerDestination:
 
     def has(self, name: str, size: int) -> Optional[bool]:
         stores = list(self._stores())
-        if not stores:
+        if not stores or not all(store.knows_sizes for store in stores):
             return None
         return all(store.size_of(self._names.get(name, name)) == size for store in stores)
 

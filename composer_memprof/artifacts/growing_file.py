@@ -115,11 +115,16 @@ class GrowingFile:
     def _finish(self, more: Sequence[Part]) -> None:
         parts = [self._part, *more]
         if codec_for(self._part.compress) is not None:
-            self._on_written(parts, self._stamp, list(write_parts(self._folder, parts, self._stamp)))
-            self._remove()
+            written = list(write_parts(self._folder, parts, self._stamp))
+            self._on_written(parts, self._stamp, written)
+            if written[0].entry is not None:
+                self._remove()
+            else:  # it stays as it is
+                size, sha256 = sync_and_digest(self.path)
+                self._folder.record(self._folder.saved_entry(self._file, self._name, size, sha256))
             return
         size, sha256 = sync_and_digest(self.path)
         entry = self._folder.saved_entry(self._file, self._name, size, sha256)
         self._folder.record(entry)
-        written = write_parts(self._folder, more, self._stamp, self._name.number)
-        self._on_written(parts, self._stamp, [WrittenFile(entry), *written])
+        others = write_parts(self._folder, more, self._stamp, self._name.number)
+        self._on_written(parts, self._stamp, [WrittenFile(entry), *others])

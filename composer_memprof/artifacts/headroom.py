@@ -27,9 +27,11 @@ def why_no_memory(cgroup: Optional[Cgroup] = None) -> Optional[str]:
     Args:
         cgroup (Cgroup, optional): whose limit applies. Default: that of this process.
     """
-    used = psutil.Process().memory_info()
-    needed = int(_REWRITTEN_SHARE * (used.rss - used.shared))
-    free, of_what = psutil.virtual_memory().available, 'on this machine'
+    try:
+        used, free = psutil.Process().memory_info(), psutil.virtual_memory().available
+    except (psutil.Error, OSError):  # it can't be read, as without a free descriptor
+        return None
+    needed, of_what = int(_REWRITTEN_SHARE * (used.rss - getattr(used, 'shared', 0))), 'on this machine'
     memory = (cgroup or _cgroup).read()
     if memory is not None and memory.limit is not None and memory.limit - memory.usage < free:
         free, of_what = max(memory.limit - memory.usage, 0), f'below the limit of {human_bytes(memory.limit)}'

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from composer_memprof.messages import printable
 
 
+def _may_write(file: Any) -> bool:
+    return getattr(file, 'mode', 'a') != 'r'
+
+
 def holders_of(path: Path) -> list[str]:
-    """The processes of this machine that have ``path`` open: ``['process 42 (python)']``.
+    """The processes of this machine that have ``path`` open for writing: ``['process 42 (python)']``.
 
     Those of other users can't be seen. Only the name is given, since a command line may hold a credential.
     """
     wanted, found = str(path.resolve()), []
     for process in psutil.process_iter():
         try:
-            if any(file.path == wanted for file in process.open_files()):
+            if any(file.path == wanted and _may_write(file) for file in process.open_files()):
                 found.append(f'process {process.pid} ({printable(process.name())})')
         except (psutil.Error, OSError):
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from composer.utils import dist
 from composer_memprof.artifacts.exiting import Deadline, exiting, is_hurried
 from composer_memprof.artifacts.upload_bar import UploadBar, text_of
 from composer_memprof.artifacts.upload_pool import Waiting
-from composer_memprof.messages import count_of, errors_logged, warn
+from composer_memprof.messages import count_of, errors_logged, push_command, warn
 
 #: After this long it says what is waited for.
 _LONG_S = 2.0
@@ -124,5 +123,5 @@ def _warn_of(found: Sequence[Unsent], timeout: float) -> None:
     if handed_over:
         parts.append(f"{count_of(handed_over, 'file')} handed over to Composer's logger, and not in its store yet")
     if parts:
-        folders = sorted({shlex.quote(str(unsent.folder)) for unsent in found if unsent.waiting or unsent.handed_over})
-        warn(f'{"; ".join(parts)}. All are kept. Upload them with: composer-memprof push {" ".join(folders)}')
+        command = push_command(unsent.folder for unsent in found if unsent.waiting or unsent.handed_over)
+        warn(f'{"; ".join(parts)}. All are kept. Upload them with: {command}')

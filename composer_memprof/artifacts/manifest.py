@@ -87,6 +87,7 @@ class Manifest:
         self.path = path
         self._users = 0
         self._file: Optional[int] = None
+        self._is_locked = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -120,7 +121,9 @@ class Manifest:
     def _descriptor(self) -> int:
         if self._file is None:
             self._file = _open(self.path)
-            _try_lock(self._file, shared=True)
+            self._is_locked = False
+        if not self._is_locked:  # `push` may have had it until now
+            self._is_locked = _try_lock(self._file, shared=True)
         return self._file
 
     def append(self, entry: Entry, *, to_disk: bool = True) -> None:
@@ -131,10 +134,12 @@ class Manifest:
         """
         line = json.dumps(entry.as_dict()) + '\n'
         with self._lock:
-            _write_line(self._descriptor(), line.encode())
-            file = os.dup(self._descriptor()) if to_disk else None
-            if self._users <= 0:  # an upload that ended after the release
-                self._close()
+            try:
+                _write_line(self._descriptor(), line.encode())
+                file = os.dup(self._descriptor()) if to_disk else None
+            finally:
+                if self._users <= 0:  # an upload that ended after the release
+                    self._close()
         if file is not None:  # outside of the lock: it may take long, and the training thread appends too
             try:
                 sync(file)

@@ -20,7 +20,7 @@ from composer_memprof.artifacts.addresses import has_bucket, scheme_of
 from composer_memprof.artifacts.composer_stores import ComposerStoreFileSystem
 from composer_memprof.artifacts.filesystems import filesystem_of
 from composer_memprof.artifacts.store_errors import NO_ANSWER, NO_BUCKET, explain
-from composer_memprof.messages import log_error, warn
+from composer_memprof.messages import errors_logged, log_error, warn
 
 #: How long an answer is waited for.
 _PATIENCE_S = 20.0
@@ -40,7 +40,8 @@ def start_probe(address: str, storage_options: Optional[Mapping[str, Any]] = Non
             )
 
     thread = threading.Thread(target=probe, name='memprof-probe', daemon=True)
-    thread.start()
+    with errors_logged('the store could not be asked'):  # a limit on threads
+        thread.start()
     return thread
 
 

@@ -25,7 +25,7 @@ from composer_memprof.artifacts.manifest import (
 from composer_memprof.artifacts.unfinished import clear_unfinished
 from composer_memprof.artifacts.upload_limits import files_at_once
 from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
-from composer_memprof.messages import log_error
+from composer_memprof.messages import errors_logged, log_error
 from composer_memprof.redaction import one_line
 
 #: How many manifests are locked at once; each takes a descriptor.
@@ -110,7 +110,8 @@ class _Pushing:
             if any(map(_is_pending, read_manifest(manifest))):
                 self._add(PushResult(manifest, '', _held(manifest)))
             return []
-        clear_unfinished(manifest)
+        with errors_logged('temporary files could not be removed'):
+            clear_unfinished(manifest)
         return [_Pending(manifest, entry) for entry in read_manifest(manifest) if _is_pending(entry)]
 
     def _upload(self, pending: Sequence[_Pending]) -> None:
@@ -122,6 +123,7 @@ class _Pushing:
         try:
             for file in pending:
                 pool.submit(Upload(functools.partial(self._upload_one, file, done), self, file.entry.bytes or 0))
+            pool.run_here_without_threads()
             for _ in pending:
                 self._progress(pool.left())
                 self._record(*done.get())
@@ -154,11 +156,7 @@ class _Pushing:
 
 
 def _is_pending(entry: Entry) -> bool:
-    if entry.remote is None:
-        return False
-    return entry.status == 'handed_over' or (
-        entry.status in ('open', 'saved', 'failed') and scheme_of(entry.remote) is not None
-    )
+    return entry.remote is not None and entry.status in ('handed_over', 'open', 'saved', 'failed')
 
 
 def _held(manifest: Path) -> str:
@@ -177,8 +175,10 @@ def _uploaded(file: _Pending, destination: FsspecDestination) -> Entry:
     """
     entry, folder = file.entry, file.manifest.parent
     assert entry.remote is not None
-    if scheme_of(entry.remote) is None:
+    if scheme_of(entry.remote) is None and entry.status == 'handed_over':
         raise ValueError("it was handed over to Composer's logger, and whether it arrived can't be told from here")
+    if scheme_of(entry.remote) is None:
+        raise ValueError('it has no address: only the logger of its run could upload it. The file is kept')
     resolved = inside(folder, entry.path)
     check_scheme(entry.remote, 'remote')
     _check_local_target(entry.remote)

@@ -18,6 +18,7 @@ from typing import Any
 
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.push import PushResult, push_manifests
+from composer_memprof.messages import push_command
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,9 @@ def _push_pending() -> None:
         child.stdin.close()
     if not _ends_by(child, deadline):
         child.kill()
-        folders = ' '.join(sorted({str(Path(name).parent) for name, _ in unique}))
+        folders = [Path(name).parent for name, _ in unique]
         sys.stderr.write(
-            'composer_memprof: some files were not uploaded in time. '
-            f'Upload them with: composer-memprof push {folders}\n'
+            f'composer_memprof: some files were not uploaded in time. Upload them with: {push_command(folders)}\n'
         )
 
 

@@ -47,6 +47,7 @@ class KeptWindows:
             if self._folder.overwrite:  # an older window may own a file of this path: this one has replaced it
                 for older in self._windows:
                     older.entries = [old for old in older.entries if old.path != entry.path]
+                self._windows = [window for window in self._windows if window.entries]
             window.entries.append(entry)
 
     def add(self, window: WindowFiles) -> None:

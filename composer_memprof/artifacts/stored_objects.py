@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -31,7 +32,11 @@ def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -
 
     Compares the size, then the MD5 that the store has; where that decides nothing, it reads the object.
     """
-    if info.get('size') != path.stat().st_size or info.get('type') == 'directory':
+    if info.get('type') == 'directory':
+        return False
+    if info.get('size') is None:
+        return _is_copy_when_read(filesystem, target, path)
+    if info['size'] != path.stat().st_size:
         return False
     stored = _md5_in(info)
     if stored is not None and stored == _md5_of(path):
@@ -41,6 +46,14 @@ def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -
     except PermissionError:  # whoever may only write can't tell
         log_error(f'{target} could not be compared')
         return False
+
+
+def _is_copy_when_read(filesystem: Any, target: str, path: Path) -> bool:
+    """For a store that tells no size."""
+    with tempfile.TemporaryDirectory(prefix='memprof-') as folder:
+        copy = Path(folder, 'object')
+        filesystem.get_file(target, str(copy))
+        return digest(copy) == digest(path)
 
 
 def _md5_in(info: Mapping[str, Any]) -> Optional[str]:

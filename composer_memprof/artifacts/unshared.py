@@ -33,7 +33,7 @@ def leave_out(owner: _Owner, find: Callable[[_Owner], Iterable[tuple[int, int]]]
 
 @contextlib.contextmanager
 def left_out() -> Iterator[None]:
-    """In this block a fork leaves it out. The user's own forks are as they were."""
+    """In this block a fork leaves it out. The user's own forks of this thread are as they were."""
     ranges: list[tuple[int, int]] = []
     parent = os.getpid()
     try:

@@ -76,14 +76,19 @@ class UploadPool:
             thread.join(timeout=1)
 
     def submit(self, upload: Upload) -> None:
-        """Queue an upload. If no thread can run (at interpreter exit, or at a limit on threads), run it now."""
+        """Queue an upload. Where no thread can start (a limit), it waits for :meth:`wait`; at interpreter exit it runs now."""
         with self._changed:
             self._queue.append(upload)
             if len(self._running) + len(self._queue) > len(self._threads) < self._limit():
                 self._start_thread()
             has_thread = bool(self._threads)
             self._changed.notify()
-        if not has_thread:
+        if not has_thread and exiting():
+            self._run_next()
+
+    def run_here_without_threads(self) -> None:
+        """Run what is queued on this thread if no other one could be started."""
+        while not self._threads and self._queue:
             self._run_next()
 
     def left(self, owner: Optional[object] = None) -> Waiting:
@@ -103,6 +108,8 @@ class UploadPool:
             if not seconds:
                 return False
             with self._changed:
+                if not self._threads:
+                    self._start_thread()
                 has_thread = bool(self._threads)
                 if has_thread:
                     self._changed.wait(min(seconds, 1.0))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Optional
 
+from composer_memprof.artifacts.addresses import scheme_of
 from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
@@ -18,7 +19,7 @@ from composer_memprof.artifacts.push_at_exit import push_at_exit
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.upload_limits import files_at_once
 from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
-from composer_memprof.messages import log_error
+from composer_memprof.messages import log_error, push_command
 from composer_memprof.redaction import one_line
 
 #: Shared by all stores.
@@ -115,22 +116,28 @@ class Uploader:
         except Exception as error:  # a destination's client may raise anything
             log_error(f'uploading {entry.path} failed')
             self._record(replace(entry, status='failed'), window)
+            what_next = (
+                f'. Upload it later with: {push_command([self._folder.path])}' if scheme_of(entry.remote or '') else ''
+            )
             self._failures.warn_once(
                 'upload',
-                f'uploading {entry.path} to {entry.remote} failed: {one_line(error)}. The file is kept. '
-                f'Upload it later with: composer-memprof push {self._folder.path}',
+                f'uploading {entry.path} to {entry.remote} failed: {one_line(error)}. The file is kept{what_next}',
             )
         else:
             self._record(replace(entry, remote=sent.name, status=sent.status), window)
 
     def _confirm(self) -> Optional[bool]:
         """Look which of the files that were handed over are in the store. True: all are; None: it can't tell."""
-        with self._confirming:
+        if not self._confirming.acquire(blocking=False):
+            return False  # another thread looks
+        try:
             for entry, window in self._windows.files('handed_over'):
                 is_stored = self._is_stored(entry)
                 if not is_stored:
                     return is_stored  # later ones come later
                 self._record(replace(entry, status='uploaded'), window)
+        finally:
+            self._confirming.release()
         return True
 
     def _is_stored(self, entry: Entry) -> Optional[bool]:

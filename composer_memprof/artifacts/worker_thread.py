@@ -34,6 +34,7 @@ class Job:
     prepare: Optional[Callable[[], object]] = None
     takes_room: bool = True
     is_ready: bool = field(init=False)
+    is_running: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.is_ready = self.prepare is None
@@ -162,7 +163,8 @@ class WorkerThread:
         return not self._jobs or not self._jobs[0].is_ready
 
     def _run_here(self, owner: object) -> None:
-        for job in [job for job in self._jobs if job.owner is owner]:
+        for job in [job for job in self._jobs if job.owner is owner and not job.is_running]:
+            job.is_running = True  # it may submit another one
             job.prepare, job.is_ready = None, True  # it forks, which is not possible if no thread can start
             try:
                 job.run()

@@ -272,11 +272,7 @@ class MemorySnapshot(StagePhasedCallback):
         if not self.uses_standby:
             super()._before_batch(stage, state)
             return
-        with uninterrupted():
-            self._restart_standby(stage, state)
-
-    def _restart_standby(self, stage: str, state: State) -> None:
-        """Between two batches: a profiler's session grows without bound, so a new one replaces it."""
+        # A profiler's session grows without bound, so a new one replaces it between two batches.
         if self.kineto is not None and self._standby.active and time.monotonic() - self._standby_since > _STANDBY_S:
             self.yield_resources()
         super()._before_batch(stage, state)

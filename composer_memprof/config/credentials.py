@@ -7,19 +7,33 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from composer_memprof.redaction import names_credential, redacted
+
 #: Stands for a value that was left out.
 LEFT_OUT = '(left out)'
 #: A name with one of these words is a credential's.
 _WORDS = {
     *('secret', 'secrets', 'password', 'passwd', 'passphrase', 'credential', 'credentials', 'key', 'keys', 'apikey'),
-    *('token', 'auth', 'authorization', 'bearer', 'cookie', 'signature', 'sas', 'dsn', 'webhook', 'headers'),
-    *('storage', 'account'),
+    *(
+        'token',
+        'auth',
+        'authtoken',
+        'accesskey',
+        'secretkey',
+        'account',
+        'authorization',
+        'bearer',
+        'cookie',
+        'signature',
+        'sas',
+        'dsn',
+        'webhook',
+        'headers',
+    ),
 }
 #: A name that ends with one of these is of a text's token, such as ``pad_token``.
 _TEXT_TOKENS = re.compile(r'(^|_)(pad|eos|bos|unk|mask|sep|cls|image)_token$')
 _NAME_PARTS = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
-#: Tokens that say what they are: of Hugging Face, AWS, GitHub, OpenAI, JSON Web Tokens.
-_KNOWN = re.compile(r'\b(hf_\w{20,}|(AKIA|ASIA)[0-9A-Z]{16}|gh[pousr]_\w{20,}|sk-[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]{10,})')
 _USER_IN_ADDRESS = re.compile(r'(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@', re.IGNORECASE)
 _QUERY_OF_ADDRESS = re.compile(r'(\b[a-z][a-z0-9+.-]*://[^\s?]*)\?[^\s]*=[^\s]*', re.IGNORECASE)
 _ASSIGNMENT = re.compile(r'([A-Za-z][\w-]*)[=:]\s*\S')
@@ -46,11 +60,13 @@ def without_credentials(config: Mapping[str, Any], environment: Optional[Mapping
 
 
 def _clean(name: Any, value: Any, secrets: list[str]) -> Any:
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if _is_secret(str(name)):
         return LEFT_OUT
     if isinstance(value, Mapping):
+        if _is_secret(str(value.get('key', ''))) and 'value' in value:  # a variable of an environment
+            value = {**value, 'value': LEFT_OUT}
         return {key: _clean(key, each, secrets) for key, each in value.items() if key != 'storage_options'}
     if isinstance(value, (list, tuple)):
         return [_clean('', each, secrets) for each in value]
@@ -59,10 +75,12 @@ def _clean(name: Any, value: Any, secrets: list[str]) -> Any:
 
 def _clean_text(text: str, secrets: list[str]) -> str:
     named = any(_is_secret(name) for name in _ASSIGNMENT.findall(text) if '://' not in text)
-    if named or _KNOWN.search(text) or any(secret in text for secret in secrets):
+    if named or any(secret in text for secret in secrets):
         return LEFT_OUT
-    return _QUERY_OF_ADDRESS.sub(r'\1', _USER_IN_ADDRESS.sub(r'\1', text))
+    text = _QUERY_OF_ADDRESS.sub(r'\1', _USER_IN_ADDRESS.sub(r'\1', text))
+    return text if redacted(text) == text else LEFT_OUT
 
 
 def _is_secret(name: str) -> bool:
-    return not _TEXT_TOKENS.search(name) and not _WORDS.isdisjoint(map(str.lower, _NAME_PARTS.findall(name)))
+    words = map(str.lower, _NAME_PARTS.findall(name))
+    return not _TEXT_TOKENS.search(name) and (names_credential(name) or not _WORDS.isdisjoint(words))

@@ -33,6 +33,8 @@ def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: 
     """
     try:
         found = _trials(report, _config_of(report) if config is None else config, device or _device_of(report))
+    except subprocess.TimeoutExpired:
+        return replace(report, not_tried=f'it took longer than {_SECONDS} s')
     except (CannotSimulateError, ValueError, OSError, subprocess.SubprocessError) as error:
         return replace(report, not_tried=' '.join(str(error).split())[:500])
     advice = [_tried(each, found) for each in report.advice]

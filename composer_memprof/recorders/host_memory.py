@@ -12,7 +12,7 @@ from composer_memprof.recorders.tensors import parts_of, tensors_in
 
 
 def host_memory(model: Module, optimizers: Iterable[Optimizer]) -> Iterator[tuple[int, int]]:
-    """Address and bytes of each storage of a parameter, a gradient, or the optimizers' state, on the CPU.
+    """Address and bytes of each storage of a parameter, a gradient, or the optimizers' state, on the CPU, that is not pinned.
 
     >>> import torch
     >>> layer = torch.nn.Linear(4, 2, bias=False)
@@ -21,7 +21,8 @@ def host_memory(model: Module, optimizers: Iterable[Optimizer]) -> Iterator[tupl
     """
     for tensor in _tensors(model, optimizers):
         for part in parts_of(tensor):
-            if part.device.type == 'cpu':
+            # Who registered pinned memory has marked it already, perhaps for good.
+            if part.device.type == 'cpu' and not part.is_pinned():
                 storage = part.untyped_storage()
                 yield storage.data_ptr(), storage.nbytes()
 

@@ -260,6 +260,8 @@ class ProfilingCallback(StageEvents):
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         if id(event) in self._events:
             self._handle(event, state, logger)
+        if id(event) in _ENDS and not self._fitting:
+            signals.release(self)
         if signals.waiting:  # from here its exception goes to Composer, and on to the user
             signals.pass_on()
 
@@ -268,7 +270,8 @@ class ProfilingCallback(StageEvents):
         signals.refresh()
         if self._life is _DISABLED and event is not _INIT and event is not _FIT_END:
             if event is _BATCH_START:
-                fork_next_writer()  # earlier windows may wait for it
+                with errors_logged('the next window could not be handed over'):
+                    fork_next_writer()  # earlier windows may wait for it
             return
         try:
             super().run_event(event, state, logger)
@@ -281,7 +284,8 @@ class ProfilingCallback(StageEvents):
                 raise
             self._disable(error)
         if id(event) in _ENDS and not self._fitting:
-            hand_over_windows()
+            with errors_logged('windows could not be handed over'):
+                hand_over_windows()
 
     def init(self, state: State, logger: Logger) -> None:
         self._close_run(state)
@@ -354,7 +358,6 @@ class ProfilingCallback(StageEvents):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self._fitting = False
-        signals.release(self)
         if self.is_recording:
             self._warn_of_unfinished(state)
             self._finish(state)
@@ -368,9 +371,11 @@ class ProfilingCallback(StageEvents):
 
     def close(self, state: State, logger: Logger) -> None:
         closing.defer_signals(state)
+        signals.hold(self)
         try:
             self._close_run(state)
         finally:
+            signals.release(self)
             signals.pass_on()
         self._window_metrics.log_at_close(logger, state.timestamp.batch.value)
 
@@ -389,7 +394,6 @@ class ProfilingCallback(StageEvents):
 
     @holds_signals
     def _close_run(self, state: State) -> None:
-        signals.release(self)
         if self._store is None:
             return
         try:
@@ -470,8 +474,6 @@ class ProfilingCallback(StageEvents):
             self._after_batch(stage, state)
 
     def _end_pass(self, stage: str, state: State) -> None:
-        if not self._fitting:
-            signals.release(self)
         if stage not in self._windows:
             return
         self._windows.end_pass(stage)

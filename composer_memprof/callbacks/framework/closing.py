@@ -1,9 +1,10 @@
 """The closes of a Trainer's callbacks: no signal skips one of them, and none of ours is left out.
 
-Composer turns SIGTERM and SIGINT into an exception, wherever the main thread is, and so do we SIGHUP. While it closes callbacks one after the
-other, that would skip all that follow, and a profiler that is never stopped hangs the interpreter. So signals are
-deferred: from the first of our closes to the last ``post_close`` of all callbacks, and from the beginning of interpreter
-exit to its end. The first signal starts the clock of ``close_timeout``. A second Ctrl-C is not deferred.
+Composer turns SIGTERM and SIGINT into an exception, wherever the main thread is. We do the same with SIGHUP. While
+Composer closes callbacks one after the other, that would skip all that follow, and a profiler that is never stopped hangs
+the interpreter. So signals are deferred: from the first of our closes to the last ``post_close`` of all callbacks, and
+from the beginning of interpreter exit to its end. The first signal starts the clock of ``close_timeout``. A second Ctrl-C
+is not deferred.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ SHARED: dict[str, SharedParameter] = {
     'on_full': SharedParameter(
         'str',
         'what happens to a window while too many earlier ones are still being written. ``skip``: it is left out, and listed '
-        'in the manifest as skipped. ``wait``: the training waits.',
+        'in the manifest as skipped. ``wait``: the training waits, an hour at most. '
+        'The other ranks then wait in their next collective, which may time out sooner.',
         'skip',
     ),
     'probe': SharedParameter(

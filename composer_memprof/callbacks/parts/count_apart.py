@@ -90,8 +90,5 @@ def _count(model: nn.Module, batch: Any, step: Callable[[nn.Module, Any], Any]) 
 
 def _fall_silent() -> None:
     """What the model prints or logs would come twice."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in range(3):
-        os.dup2(null, standard)
-    sys.stdout = sys.stderr = os.fdopen(null, 'w')
+    sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115
     logging.disable()

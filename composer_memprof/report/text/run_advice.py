@@ -93,7 +93,7 @@ def _fits_simulated(trials: Trials) -> str:
         return (
             f'{where}, the run needs {needs}. No change suffices alone; these do together: {_names([trials.together])}.'
         )
-    return f'{where}, the run needs {needs}. No change that was tried suffices, not all of them together either.'
+    return f'{where}, the run needs {needs}. No change that was tried suffices, nor do all of them together.'
 
 
 def _names(changes: Sequence[TriedChange]) -> str:
