@@ -132,13 +132,22 @@ class OneKills(Noise):
         return super().__getitem__(index)
 
 
-def test_torchs_own_error_about_a_killed_worker_ends_the_training() -> None:
+def train_with_a_worker_that_is_killed() -> None:
     data = torch.utils.data.DataLoader(OneKills(800), batch_size=8, num_workers=1)
     callbacks = [make(schedule={'active': '50ba'}) for make in (HostRSS, SavedTensorsHook)]
     trainer = make_trainer(*callbacks, train_dataloader=data)
     with pytest.raises(RuntimeError, match='DataLoader worker'):
         trainer.fit()
     trainer.close()
+
+
+def test_torchs_own_error_about_a_killed_worker_ends_the_training() -> None:
+    # In a process of its own: torch's handler raises at any line, also amid what the test's process goes on with.
+    code = 'from tests.test_signals import train_with_a_worker_that_is_killed as train; train()'
+    run = subprocess.run(
+        [sys.executable, '-c', code], env=child_environment(), capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_handler_that_returns_is_called_once_and_the_training_goes_on() -> None:
