@@ -461,7 +461,7 @@ def test_uploads_are_listed_with_their_name_in_the_destination() -> None:
 def test_a_failed_upload_keeps_the_file_and_says_what_to_do() -> None:
     destination = MemoryDestination()
     destination.error = PermissionError('no entry')
-    store = make_store(destination, 'far/{batch}.txt', keep=0)
+    store = make_store(destination, 'memory://far/{batch}.txt', keep=0)
     with pytest.warns(MemprofWarning, match='composer-memprof push .*run'):
         store.save([text()], stamp())
         store.close(20)

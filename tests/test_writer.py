@@ -255,8 +255,7 @@ def test_a_killed_trainings_port_and_output_are_free_while_its_child_writes() ->
     with socket.socket() as again:
         again.bind(('127.0.0.1', int(Path('port').read_text())))
     assert time.monotonic() - begin < 60 and not (FOLDER / 'rank0.4.txt').exists(), 'the child still writes'
-    wait_for(lambda: bool(entries(FOLDER)), 60)
-    assert statuses(FOLDER) == {'saved': 1}
+    wait_for(lambda: statuses(FOLDER)['saved'] == 1, 60)
 
 
 def test_a_child_keeps_the_manifests_lock_so_that_push_knows_of_it() -> None:

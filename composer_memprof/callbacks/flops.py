@@ -101,6 +101,7 @@ class Flops(ProfilingCallback):
     """
 
     kind = 'flops'
+    windows_are_small = True
     torch_needs = {'': (*flops.NEEDS, *compiled.NEEDS)}
     suffix = '.flops.json'
     default_schedule = ALWAYS

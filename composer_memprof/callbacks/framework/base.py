@@ -84,6 +84,8 @@ class ProfilingCallback(StageEvents):
     suffix: ClassVar[str] = '.json'
     #: The schedule unless the user gives one.
     default_schedule: ClassVar[Schedule]
+    #: Whether a window is a few figures, so that any number may wait to be written.
+    windows_are_small: ClassVar[bool] = False
     #: The modules of ``recorders.torch_private`` that its recorder needs, by what needs them; ``''`` for always.
     torch_needs: ClassVar[Mapping[str, tuple[ModuleType, ...]]] = {}
     #: Of ``exclusive``: what a recording needs for itself. Settled at INIT.
@@ -542,7 +544,7 @@ class ProfilingCallback(StageEvents):
         return self._obstacle is None
 
     def _find_obstacle(self, state: State) -> Optional[Obstacle]:
-        reason = self.store.why_no_room()
+        reason = None if self.windows_are_small else self.store.why_no_room()
         if reason is not None:
             return _NoRoom(reason, 'Leave more time between windows')
         if not self.resources:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from composer.utils import dist
 
 from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import Compress
+from composer_memprof.artifacts.failures import is_lost_folder
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore, GrowingFile, Part
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
@@ -93,12 +94,21 @@ class MemoryStats:
             self.readings[key] = self._window[key] = reading.values
             if len(self.readings) > _MAX_READINGS:
                 self.readings.pop(next(iter(self.readings)))
-            for suffix, format_entry in _FORMATTERS.items():
-                if suffix not in self._formats or self._store is None:
-                    continue
-                if suffix not in self._growing:
-                    self._grow(suffix, self._kind + suffix.replace(YAML, ''), suffix)
-                self._growing[suffix].write(format_entry(key, reading.values))
+            try:
+                self._append(key, reading.values)
+            except OSError as error:
+                if self._store is None or not is_lost_folder(error):
+                    raise
+                self._store.report_lost_folder(error)  # one warning for all callbacks
+                self._store = None
+
+    def _append(self, key: str, values: Mapping[str, Any]) -> None:
+        for suffix, format_entry in _FORMATTERS.items():
+            if suffix not in self._formats or self._store is None:
+                continue
+            if suffix not in self._growing:
+                self._grow(suffix, self._kind + suffix.replace(YAML, ''), suffix)
+            self._growing[suffix].write(format_entry(key, values))
 
     def take_memory(self, call: FunctionCall, memory: ModuleMemory, model: str) -> None:
         """Save a call's memory by category and module. ``model`` is the class of the root module."""
