@@ -20,7 +20,7 @@ from composer_memprof import HostRSS
 from composer_memprof.artifacts import exiting
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.push import push
-from tests.conftest import child_environment, entries, make_trainer, s3_environment, train
+from tests.conftest import child_environment, entries, make_trainer, s3_environment, train, wait_for
 
 #: A run of 30 batches with all three callbacks, whose windows are open at batch 8, when something happens.
 _RUN = """
@@ -127,10 +127,11 @@ def test_files_of_a_killed_run_are_pushed_later(s3: Any, s3_endpoint: str) -> No
     assert job.stdout.readline() == 'ready\n'
     job.kill()
     job.communicate(timeout=60)
-    pushed = push(Path('test-run'))
-    assert [result.error for result in pushed] == [None] * len(pushed)
+    # While a child still writes a window, push says so.
+    wait_for(lambda: all(result.error is None for result in push(Path('test-run'))), 60)
     assert {entry.kind for entry in entries(Path('test-run')) if entry.status == 'uploaded'} >= {'host_rss'}
-    assert {entry.status for entry in entries(Path('test-run'))} == {'uploaded'}
+    of_artifacts = [entry for entry in entries(Path('test-run')) if not entry.kind.endswith('.unfinished')]
+    assert {entry.status for entry in of_artifacts} == {'uploaded'}
 
 
 @pytest.mark.parametrize(('name', 'parts'), [('Memray', 5), ('VizTracer', 2)])

@@ -202,7 +202,7 @@ def test_a_change_that_was_tried_says_from_where_to_where_the_peak_falls() -> No
     [
         ([tried('a', fits=True), tried('b')], None, False, 'Each of these suffices: a (a=1).'),
         ([tried('a')], tried('a + b', fits=True), False, 'these do together: a + b (a + b=1).'),
-        ([tried('a')], tried('a + b'), False, 'No change that was tried suffices, not all of them together either.'),
+        ([tried('a')], tried('a + b'), False, 'No change that was tried suffices, nor do all of them together.'),
         ([tried('a')], None, True, 'the run fits: it needs 120.0 MiB of 110.0 MiB.'),
     ],
 )

@@ -19,6 +19,7 @@ from composer_memprof.artifacts.manifest import (
     Entry,
     append_line,
     find_manifests,
+    is_unfinished,
     locked_for_push,
     read_manifest,
 )
@@ -107,7 +108,7 @@ class _Pushing:
 
     def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
         if not locks.enter_context(locked_for_push(manifest)):
-            if any(map(_is_pending, read_manifest(manifest))):
+            if any(_is_pending(entry) or _is_being_written(entry) for entry in read_manifest(manifest)):
                 self._add(PushResult(manifest, '', _held(manifest)))
             return []
         with errors_logged('temporary files could not be removed'):
@@ -159,10 +160,14 @@ def _is_pending(entry: Entry) -> bool:
     return entry.remote is not None and entry.status in ('handed_over', 'open', 'saved', 'failed')
 
 
+def _is_being_written(entry: Entry) -> bool:
+    return is_unfinished(entry) and entry.status == 'open'
+
+
 def _held(manifest: Path) -> str:
     held_by = ', '.join(holders_of(manifest)) or 'on another machine or of another user'
     return (
-        f'it lists files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
+        f'it has files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
         'Push again once that has ended'
     )
 
