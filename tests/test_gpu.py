@@ -175,7 +175,9 @@ def test_a_thread_that_allocates_all_the_while_costs_no_snapshot() -> None:
     thread = threading.Thread(target=allocate)
     thread.start()
     try:
-        train_on_gpu(MemorySnapshot(schedule={'skip': '1ba', 'active': '1ba', 'every': '2ba'}), batches=20)
+        train_on_gpu(
+            MemorySnapshot(schedule={'skip': '1ba', 'active': '1ba', 'every': '2ba'}, on_full='wait'), batches=20
+        )
     finally:
         done.set()
         thread.join()

@@ -136,7 +136,7 @@ def train_with_a_worker_that_is_killed() -> None:
     data = torch.utils.data.DataLoader(OneKills(800), batch_size=8, num_workers=1)
     callbacks = [make(schedule={'active': '50ba'}) for make in (HostRSS, SavedTensorsHook)]
     trainer = make_trainer(*callbacks, train_dataloader=data)
-    with pytest.raises(RuntimeError, match='DataLoader worker'):
+    with pytest.raises((RuntimeError, ConnectionError)):  # torch finds the end of the worker, or of its queue
         trainer.fit()
     trainer.close()
 

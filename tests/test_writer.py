@@ -557,3 +557,18 @@ def test_a_window_of_a_store_is_counted_by_what_it_took() -> None:
         ('saved', None),
         ('skipped', 'VizTracer is recording'),
     ]
+
+
+def test_a_store_that_is_collected_on_the_writers_own_thread_closes_without_waiting_for_it() -> None:
+    store, other = make_store(), make_store()
+    closed = threading.Event()
+
+    def collect(paths: Any) -> None:
+        store.save([text(kind='late')], stamp())
+        store.close(20)
+        closed.set()
+
+    other.save([text()], stamp(), on_saved=collect)
+    other.close(20)
+    assert closed.wait(20)
+    assert {entry.kind: entry.status for entry in entries(FOLDER)} == {'thing': 'saved', 'late': 'saved'}

@@ -141,6 +141,9 @@ class WorkerThread:
         deadline: Deadline,
         each_second: Callable[[], None] = lambda: None,
     ) -> bool:
+        if threading.current_thread() is self._thread:  # a Trainer that nobody closed was collected here
+            self._run_here(owner)
+            return condition()
         while not condition():
             each_second()
             left = deadline.left()
@@ -193,6 +196,7 @@ class WorkerThread:
                         return
                     self._changed.wait()
                 job = self._jobs[0]
+                job.is_running = True
             job.run()
             with self._changed:
                 self._jobs.popleft()
