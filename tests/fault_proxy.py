@@ -26,6 +26,7 @@ class Faults:
         stalled (float): held up for ``stall_s`` seconds before they are passed on.
         stall_s (float): in seconds.
         only (str): methods that this happens to, such as ``PUT POST``. Empty: all.
+        times (int, optional): how often something happens at most. None: without a limit.
         silent_until (float): on the monotonic clock: until then nothing is answered or passed on.
     """
 
@@ -35,6 +36,7 @@ class Faults:
     stalled: float = 0.0
     stall_s: float = 0.0
     only: str = ''
+    times: Optional[int] = None
     silent_until: float = 0.0
 
 
@@ -83,15 +85,19 @@ class FaultProxy:
 
     def _fault(self, method: str) -> str:
         faults = self.faults
-        with self._lock:
-            drawn = self._random.random()
         if faults.only and method not in faults.only.split():
             return ''
-        for name in ('errors', 'lost', 'cut', 'stalled'):
-            drawn -= getattr(faults, name)
-            if drawn < 0:
-                self.done.append(name)
-                return name
+        with self._lock:
+            if faults.times == 0:
+                return ''
+            drawn = self._random.random()
+            for name in ('errors', 'lost', 'cut', 'stalled'):
+                drawn -= getattr(faults, name)
+                if drawn < 0:
+                    self.done.append(name)
+                    if faults.times is not None:
+                        faults.times -= 1
+                    return name
         return ''
 
     def _pass(self, request: BaseHTTPRequestHandler) -> None:

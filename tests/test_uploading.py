@@ -20,7 +20,7 @@ from composer.core import Timestamp
 from typer.testing import CliRunner
 
 from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, SavedTensorsHook, StepTimes
-from composer_memprof.artifacts import upload_limits
+from composer_memprof.artifacts import upload_limits, uploading
 from composer_memprof.artifacts.destinations import FsspecDestination, Sent
 from composer_memprof.artifacts.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp
@@ -93,13 +93,12 @@ def test_no_artifact_is_lost_doubled_or_torn_by_a_store_that_fails_all_the_time(
 
 @pytest.mark.parametrize('size', [1000, IN_PARTS])
 def test_a_file_whose_answer_was_lost_is_stored_once(s3: Any, proxy: FaultProxy, size: int) -> None:
-    """Each upload's answer is lost, over and over, until the store answers again."""
-    proxy.faults = Faults(lost=1, only='PUT POST')
-    threading.Timer(3, lambda: setattr(proxy, 'faults', Faults())).start()
+    """An upload's answer is lost, over and over, until the store answers again."""
+    proxy.faults = Faults(lost=1, only='PUT POST', times=4)
     store = store_of(FsspecDestination(options(proxy)))
     save(store, os.urandom(size), 1)
     store.close(120)
-    assert 'lost' in proxy.done
+    assert proxy.done == ['lost'] * 4
     assert_stored_once(s3)
 
 
@@ -127,10 +126,9 @@ def test_an_attempt_that_hangs_is_given_up_and_the_next_one_succeeds(
     s3: Any, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload_limits, '_PATIENCE_S', 2.0)
-    proxy.faults = Faults(stalled=1, stall_s=300, only='PUT')
+    proxy.faults = Faults(stalled=1, stall_s=300, only='PUT', times=1)
     store = store_of(FsspecDestination(options(proxy)))
     save(store, b'hello', 1)
-    threading.Timer(1, lambda: setattr(proxy, 'faults', Faults())).start()
     store.close(60)
     assert proxy.done == ['stalled']
     assert_stored_once(s3)
@@ -202,8 +200,9 @@ def test_an_upload_that_failed_is_tried_again_at_the_close() -> None:
     store = store_of(destination)
     with pytest.warns(MemprofWarning, match='uploading .* failed'):
         save(store, b'x', 1)
-        while not any(entry.status == 'failed' for entry in entries(FOLDER)):
+        while uploading._pool.left().files:
             time.sleep(0.01)
+        assert [entry.status for entry in entries(FOLDER)] == ['failed']
         store.close(30)
     assert [entry.status for entry in entries(FOLDER)] == ['uploaded']
 
