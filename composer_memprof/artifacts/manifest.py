@@ -135,8 +135,9 @@ class Manifest:
         line = json.dumps(entry.as_dict()) + '\n'
         with self._lock:
             try:
-                _write_line(self._descriptor(), line.encode())
-                file = os.dup(self._descriptor()) if to_disk else None
+                descriptor = self._descriptor()
+                _write_line(descriptor, line.encode())
+                file = os.dup(descriptor) if to_disk else None
             finally:
                 if self._users <= 0:  # an upload that ended after the release
                     self._close()

@@ -15,9 +15,6 @@ from composer_memprof.commands.reading import file_errors_in_one_line, on_this_d
 from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show
 
-#: At most, for all trials of a run together.
-_SECONDS_TO_SIMULATE = 3600.0
-
 
 def report(
     paths: list[str] = typer.Argument(
@@ -51,7 +48,7 @@ def report(
     """
     from composer_memprof.analysis.run_report.files import files_to_fetch
     from composer_memprof.analysis.run_report.report import report_on_paths
-    from composer_memprof.plan.advised import with_tried_advice
+    from composer_memprof.plan.advised import SECONDS, with_tried_advice
     from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.run_verdict import verdict_text
     from composer_memprof.report.text.run_verdict_json import report_dict
@@ -69,7 +66,7 @@ def report(
         def named(text: str) -> str:
             return functools.reduce(lambda text, run: run.named(text), runs, text)
 
-        with file_errors_in_one_line(*folders, named=named, more_seconds=_SECONDS_TO_SIMULATE if simulate else 0):
+        with file_errors_in_one_line(*folders, named=named, more_seconds=SECONDS if simulate else 0):
             found = with_replayed_advice(report_on_paths([(run.path, run.name) for run in runs], named))
             if simulate:
                 found = with_tried_advice(found, config, device)

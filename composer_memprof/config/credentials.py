@@ -14,22 +14,8 @@ LEFT_OUT = '(left out)'
 #: A name with one of these words is a credential's.
 _WORDS = {
     *('secret', 'secrets', 'password', 'passwd', 'passphrase', 'credential', 'credentials', 'key', 'keys', 'apikey'),
-    *(
-        'token',
-        'auth',
-        'authtoken',
-        'accesskey',
-        'secretkey',
-        'account',
-        'authorization',
-        'bearer',
-        'cookie',
-        'signature',
-        'sas',
-        'dsn',
-        'webhook',
-        'headers',
-    ),
+    *('token', 'auth', 'authtoken', 'accesskey', 'secretkey', 'account', 'authorization', 'bearer', 'cookie'),
+    *('signature', 'sas', 'dsn', 'webhook', 'headers'),
 }
 #: A name that ends with one of these is of a text's token, such as ``pad_token``.
 _TEXT_TOKENS = re.compile(r'(^|_)(pad|eos|bos|unk|mask|sep|cls|image)_token$')

@@ -18,7 +18,8 @@ from composer_memprof.simulated_gpu.devices import Device, device_by_key, device
 #: Of a run without a device, as on a CPU.
 _DEFAULT_GPU = 'h100-80gb'
 _KIND = 'config'
-_SECONDS = 3600
+#: What all trials of a run together may take.
+SECONDS = 3600
 
 
 def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: Optional[Device] = None) -> RunReport:
@@ -34,7 +35,7 @@ def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: 
     try:
         found = _trials(report, _config_of(report) if config is None else config, device or _device_of(report))
     except subprocess.TimeoutExpired:
-        return replace(report, not_tried=f'it took longer than {_SECONDS} s')
+        return replace(report, not_tried=f'it took longer than {SECONDS} s')
     except (CannotSimulateError, ValueError, OSError, subprocess.SubprocessError) as error:
         return replace(report, not_tried=' '.join(str(error).split())[:500])
     advice = [_tried(each, found) for each in report.advice]
@@ -74,7 +75,7 @@ def _trials(report: RunReport, config: Path, device: Device) -> _Found:
         str(config), [], device, ranks, advised=None if ran_out else advised, allocator=settings
     )
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, errors='replace', timeout=_SECONDS, check=False
+        command, env=environment, capture_output=True, text=True, errors='replace', timeout=SECONDS, check=False
     )
     try:
         plan: Any = json.loads(done.stdout)

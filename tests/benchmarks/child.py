@@ -16,8 +16,8 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.artifacts import unshared
 from composer_memprof.artifacts.child import fork
 from composer_memprof.examples.byte_gpt import ByteGPT
-from composer_memprof.examples.text_files import text_files
 from composer_memprof.recorders.host_memory import host_memory
+from tests.benchmarks.training import gpt_trainer
 
 _BEFORE, _WINDOW, _AFTER = 20, 20, 400
 _GIB = 1 << 30
@@ -90,14 +90,5 @@ def _milliseconds_of_fork() -> float:
 def _trainer(callbacks: list[Callback]) -> Trainer:
     torch.manual_seed(0)
     model = ByteGPT(d_model=384, n_layers=6, max_seq_len=64)
-    return Trainer(
-        model=model,
-        train_dataloader=text_files('{stdlib}/*.py', batch_size=4, seq_len=64, max_bytes=1_000_000),
-        optimizers=torch.optim.AdamW(model.parameters(), lr=1e-4),
-        max_duration=f'{_BEFORE + _WINDOW + _AFTER}ba',
-        callbacks=callbacks,
-        run_name='bench',
-        device='cpu',
-        seed=1,
-        progress_bar=False,
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    return gpt_trainer(callbacks, model, optimizer, batch_size=4, max_duration=f'{_BEFORE + _WINDOW + _AFTER}ba')

@@ -46,17 +46,29 @@ def step_ratio(rounds: int, make: Callable[[], Callback]) -> float:
     return statistics.median(ours / bare for ours, bare in zip(taken['ours'], taken['bare']))
 
 
-def _trainer(callbacks: list[Callback]) -> Trainer:
-    torch.manual_seed(0)
-    model = ByteGPT(d_model=96, n_layers=3, max_seq_len=64)
+def gpt_trainer(
+    callbacks: list[Callback],
+    model: ByteGPT,
+    optimizer: torch.optim.Optimizer,
+    *,
+    batch_size: int,
+    max_duration: str,
+) -> Trainer:
+    """Trains a small GPT on 64 bytes of Python's own sources at a time, on the CPU."""
     return Trainer(
         model=model,
-        train_dataloader=text_files('{stdlib}/*.py', batch_size=8, seq_len=64, max_bytes=1_000_000),
-        optimizers=torch.optim.SGD(model.parameters(), lr=1e-4),
-        max_duration='1ba',
+        train_dataloader=text_files('{stdlib}/*.py', batch_size=batch_size, seq_len=64, max_bytes=1_000_000),
+        optimizers=optimizer,
+        max_duration=max_duration,
         callbacks=callbacks,
         run_name='bench',
         device='cpu',
         seed=1,
         progress_bar=False,
     )
+
+
+def _trainer(callbacks: list[Callback]) -> Trainer:
+    torch.manual_seed(0)
+    model = ByteGPT(d_model=96, n_layers=3, max_seq_len=64)
+    return gpt_trainer(callbacks, model, torch.optim.SGD(model.parameters(), lr=1e-4), batch_size=8, max_duration='1ba')
