@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from composer_memprof import HostRSS, StepTimes
 from composer_memprof.artifacts import store_errors
+from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.probing import find_problem
 from tests.conftest import entries, make_trainer, train, wait_for
 
@@ -33,12 +35,17 @@ def authentication() -> Iterator[None]:
         yield
 
 
-def key_without_permissions(endpoint: str) -> dict[str, str]:
+def key_that_may(endpoint: str, *actions: str) -> dict[str, str]:
     boto3 = pytest.importorskip('boto3')
     iam = boto3.client('iam', endpoint_url=endpoint)
+    user = f'user-{"-".join(actions).replace(":", "-")}'
     with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):
-        iam.create_user(UserName='nobody')
-    made = iam.create_access_key(UserName='nobody')['AccessKey']
+        iam.create_user(UserName=user)
+    if actions:
+        statement = {'Effect': 'Allow', 'Action': actions, 'Resource': '*'}
+        policy = json.dumps({'Version': '2012-10-17', 'Statement': [statement]})
+        iam.put_user_policy(UserName=user, PolicyName='rights', PolicyDocument=policy)
+    made = iam.create_access_key(UserName=user)['AccessKey']
     return {'key': made['AccessKeyId'], 'secret': made['SecretAccessKey']}
 
 
@@ -60,11 +67,31 @@ def test_a_missing_bucket_is_found(s3: Any) -> None:
 
 
 def test_a_wrong_key_and_a_missing_permission_are_found(s3: Any, s3_endpoint: str) -> None:
-    powerless = key_without_permissions(s3_endpoint)
+    powerless = key_that_may(s3_endpoint)
     with authentication():
         assert find_problem('s3://runs/x') == store_errors.WRONG_KEY
         assert find_problem('s3://runs/x', {**powerless, 'secret': 'another'}) == store_errors.WRONG_KEY
         assert find_problem('s3://runs/x', powerless) == store_errors.NO_PERMISSION
+
+
+def test_a_key_that_may_only_read_is_found(s3: Any, s3_endpoint: str) -> None:
+    reads = key_that_may(s3_endpoint, 's3:GetObject', 's3:ListBucket')
+    with authentication():
+        assert find_problem('s3://runs/x', reads) == store_errors.NO_PERMISSION
+
+
+def test_a_key_that_may_only_write_is_enough_and_replaces_nothing(s3: Any, s3_endpoint: str, tmp_path: Path) -> None:
+    writes = key_that_may(s3_endpoint, 's3:PutObject')
+    path = tmp_path / 'file.bin'
+    with authentication():
+        assert find_problem('s3://runs/x/file.bin', writes) is None
+        for content in (b'first', b'second'):
+            path.write_bytes(content)
+            FsspecDestination(writes).upload(path, 's3://runs/x/file.bin')
+    assert {name: s3.cat(name) for name in s3.find('runs')} == {
+        'runs/x/file.bin': b'first',
+        'runs/x/file.2.bin': b'second',
+    }
 
 
 def test_missing_credentials_are_found(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

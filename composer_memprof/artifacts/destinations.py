@@ -19,7 +19,7 @@ from composer_memprof.artifacts.addresses import check_scheme, scheme_of
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.filesystems import call, filesystem_of
 from composer_memprof.artifacts.numbering import before_suffix, counted
-from composer_memprof.artifacts.stored_objects import find_object, is_copy
+from composer_memprof.artifacts.stored_objects import UNREADABLE, find_object, is_copy
 from composer_memprof.artifacts.upload_limits import SentBytes, Throttle, throttle_of_process
 from composer_memprof.redaction import hide_values
 
@@ -115,9 +115,9 @@ class FsspecDestination:
     def _create(self, filesystem: Any, path: Path, target: str) -> bool:
         """Upload to ``target``. False if there is another object of that name."""
         found = find_object(filesystem, target)
-        if found is None:
+        if not found:
             try:
-                _put(filesystem, path, target, 'create', self._throttle)
+                _put(filesystem, path, target, 'create', self._throttle, may_exist=found == UNREADABLE)
                 return True
             except (FileExistsError, FileNotFoundError):
                 # Somebody has just created it; or it is complete, and a lost answer was asked for again: S3 then has no
@@ -128,7 +128,7 @@ class FsspecDestination:
         return is_copy(filesystem, target, found, path)
 
 
-def _put(filesystem: Any, path: Path, target: str, mode: str, throttle: Throttle) -> None:
+def _put(filesystem: Any, path: Path, target: str, mode: str, throttle: Throttle, *, may_exist: bool = False) -> None:
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
         _put_here(path, Path(target), mode)
         return
@@ -142,6 +142,8 @@ def _put(filesystem: Any, path: Path, target: str, mode: str, throttle: Throttle
         try:
             call(filesystem, 'put_file', str(path), target, mode=mode, **more)
         except (NotImplementedError, TypeError):  # it creates no file on a condition; the caller found the name free
+            if may_exist:
+                raise PermissionError(f'{target} cannot be read, so it might be replaced') from None
             call(filesystem, 'put_file', str(path), target, **{**more, 'callback': SentBytes(throttle)})
 
 

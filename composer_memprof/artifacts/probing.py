@@ -1,7 +1,8 @@
 """One cheap request to a store before the first batch, so that what is wrong with it is said at once.
 
-It runs on a thread of its own: training neither waits for it nor sees its errors. It reads and leaves nothing in the
-store, so it does not find that writing alone is forbidden; the first upload does.
+It runs on a thread of its own: training neither waits for it nor sees its errors. It leaves nothing in the store: on S3
+it begins an upload and takes it back, on other stores it only reads, so that there the first upload finds a missing right
+to write.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def _ask(address: str, options: dict[str, Any]) -> Optional[str]:
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
         return _ask_this_machine(Path(path))
     bucket, _, key = path.partition('/')
-    if scheme in _LISTS:
-        _LISTS[scheme](filesystem, bucket, key)
+    if scheme in _REQUESTS:
+        _REQUESTS[scheme](filesystem, bucket, key)
     elif has_bucket(address) and not isinstance(filesystem, ComposerStoreFileSystem):
         return None if filesystem.exists(bucket) else NO_BUCKET
     else:
@@ -96,13 +97,16 @@ def _ask(address: str, options: dict[str, Any]) -> Optional[str]:
     return None
 
 
+def _begin_upload_to_s3(filesystem: Any, bucket: str, key: str) -> None:
+    """An upload in parts is no object before it is completed."""
+    filesystem.retries = 1
+    begun = filesystem.call_s3('create_multipart_upload', Bucket=bucket, Key=key)
+    with errors_logged('the upload that was begun could not be taken back'):  # a right of its own
+        filesystem.call_s3('abort_multipart_upload', Bucket=bucket, Key=key, UploadId=begun['UploadId'])
+
+
 # A list of one object, because to some clients a bucket exists if they cannot ask, and because the answer to a HEAD request
 # has no error code.
-
-
-def _list_s3(filesystem: Any, bucket: str, prefix: str) -> None:
-    filesystem.retries = 1
-    filesystem.call_s3('list_objects_v2', Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
 
 def _list_gcs(filesystem: Any, bucket: str, prefix: str) -> None:
@@ -118,8 +122,8 @@ def _list_azure(filesystem: Any, container: str, prefix: str) -> None:
     fsspec.asyn.sync(filesystem.loop, first)
 
 
-_LISTS = {
-    **dict.fromkeys(('s3', 's3a'), _list_s3),
+_REQUESTS = {
+    **dict.fromkeys(('s3', 's3a'), _begin_upload_to_s3),
     **dict.fromkeys(('gs', 'gcs'), _list_gcs),
     **dict.fromkeys(('az', 'abfs', 'abfss'), _list_azure),
 }

@@ -15,16 +15,20 @@ from composer_memprof.artifacts.files import digest
 from composer_memprof.artifacts.filesystems import call
 from composer_memprof.messages import log_error
 
+#: What is known of an object with credentials that may write, but not read: not even whether it exists.
+UNREADABLE: Mapping[str, Any] = {}
 _CHUNK = 8 << 20
 _TIMEOUT_S = 60.0
 
 
 def find_object(filesystem: Any, target: str) -> Optional[Mapping[str, Any]]:
-    """What the store says of ``target``; None if there is nothing of that name."""
+    """What the store says of ``target``; None if there is nothing of that name, UNREADABLE if it does not say."""
     try:
         return call(filesystem, 'info', target, timeout=_TIMEOUT_S)
     except FileNotFoundError:
         return None
+    except PermissionError:
+        return UNREADABLE
 
 
 def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -> bool:
@@ -34,14 +38,14 @@ def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -
     """
     if info.get('type') == 'directory':
         return False
-    if info.get('size') is None:
-        return _is_copy_when_read(filesystem, target, path)
-    if info['size'] != path.stat().st_size:
+    size, stored = info.get('size'), _md5_in(info)
+    if size is not None and size != path.stat().st_size:
         return False
-    stored = _md5_in(info)
     if stored is not None and stored == _md5_of(path):
         return True
     try:
+        if size is None:
+            return _is_copy_when_read(filesystem, target, path)
         return _sha256_of_object(filesystem, target, path.stat().st_size) == digest(path)[1]
     except PermissionError:  # whoever may only write can't tell
         log_error(f'{target} could not be compared')
