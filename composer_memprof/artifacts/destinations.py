@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import os
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Optional, Protocol
 
-import fsspec.implementations.local
 import tenacity
 
 from composer_memprof.artifacts.addresses import check_scheme, scheme_of
-from composer_memprof.artifacts.files import move_to_new
-from composer_memprof.artifacts.filesystems import call, filesystem_of
+from composer_memprof.artifacts.filesystems import filesystem_of
 from composer_memprof.artifacts.numbering import before_suffix, counted
+from composer_memprof.artifacts.sending import send_file
 from composer_memprof.artifacts.stored_objects import UNREADABLE, find_object, is_copy
-from composer_memprof.artifacts.upload_limits import SentBytes, Throttle, throttle_of_process
+from composer_memprof.artifacts.upload_limits import throttle_of_process
 from composer_memprof.redaction import hide_values
 
 #: Errors after which another attempt is useless.
@@ -103,8 +99,16 @@ class FsspecDestination:
 
     def _upload_once(self, path: Path, name: str) -> str:
         filesystem, target = filesystem_of(name, self.storage_options)
+        try:
+            return self._upload_to(filesystem, path, name, target)
+        except Exception:
+            if not filesystem.async_impl:  # fsspec keeps it, with a connection that may be broken
+                type(filesystem).clear_instance_cache()
+            raise
+
+    def _upload_to(self, filesystem: Any, path: Path, name: str, target: str) -> str:
         if self.overwrite:
-            _put(filesystem, path, target, 'overwrite', self._throttle)
+            send_file(filesystem, path, target, 'overwrite', self._throttle)
             return name
         for number in itertools.count(1):
             candidate = before_suffix(target, counted(number))
@@ -117,7 +121,7 @@ class FsspecDestination:
         found = find_object(filesystem, target)
         if not found:
             try:
-                _put(filesystem, path, target, 'create', self._throttle, may_exist=found == UNREADABLE)
+                send_file(filesystem, path, target, 'create', self._throttle, may_exist=found == UNREADABLE)
                 return True
             except (FileExistsError, FileNotFoundError):
                 # Somebody has just created it; or it is complete, and a lost answer was asked for again: S3 then has no
@@ -126,40 +130,6 @@ class FsspecDestination:
                 if found is None:
                     raise
         return is_copy(filesystem, target, found, path)
-
-
-def _put(filesystem: Any, path: Path, target: str, mode: str, throttle: Throttle, *, may_exist: bool = False) -> None:
-    if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
-        _put_here(path, Path(target), mode)
-        return
-    if not filesystem.async_impl:  # of the stores with real folders
-        filesystem.makedirs(filesystem._parent(target), exist_ok=True)
-    settings = {'chunksize': throttle.part_size, 'max_concurrency': throttle.parts_at_once}
-    taken = inspect.signature(getattr(filesystem, '_put_file', filesystem.put_file)).parameters
-    more: dict[str, Any] = {name: value for name, value in settings.items() if name in taken}
-    more |= {'callback': SentBytes(throttle), 'timeout': throttle.seconds_for(path.stat().st_size)}
-    with throttle.turn():
-        try:
-            call(filesystem, 'put_file', str(path), target, mode=mode, **more)
-        except (NotImplementedError, TypeError):  # it creates no file on a condition; the caller found the name free
-            if may_exist:
-                raise PermissionError(f'{target} cannot be read, so it might be replaced') from None
-            call(filesystem, 'put_file', str(path), target, **{**more, 'callback': SentBytes(throttle)})
-
-
-def _put_here(path: Path, target: Path, mode: str) -> None:
-    """Copy to a folder. It gets its name once it is whole, so that an interrupted copy never has it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Short, since the name itself may be as long as the folder allows.
-    partial = target.parent / f'.memprof.{os.getpid()}.{threading.get_ident()}.part'
-    try:
-        shutil.copyfile(path, partial)
-        if mode == 'create':
-            move_to_new(partial, target)
-        else:
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
