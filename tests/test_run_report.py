@@ -627,6 +627,18 @@ def test_a_run_that_was_killed_is_said_to_be() -> None:
     assert said(reported(Path('more')))[0] == f'The files of ranks 0, 2 {killed}'
 
 
+def test_windows_that_were_left_out_are_counted_with_their_reasons() -> None:
+    folder = run_of(Path('run'), 2)
+    for rank, reason in ((0, 'no room: 3 wait'), (0, 'no room: 4 wait'), (1, 'TorchProfiler is recording')):
+        left_out = {'host_rss': (f'h{rank}.{len(reason)}{reason[9]}.skipped.jsonl', '')}
+        write_files(folder, rank, left_out, status='skipped', reason=reason)
+    sentence = '3 windows of host_rss were left out, because no room: 4 wait; TorchProfiler is recording.'
+    assert said(reported(folder), 'files') == [sentence]
+    assert sentence in ' '.join(run('ls', 'run').stdout.split())
+    counted = json.loads(run('report', 'run', '--json').stdout)['windows_left_out']
+    assert [(each['kind'], each['count']) for each in counted] == [('host_rss', 3)]
+
+
 def test_a_slow_phase_of_one_rank_is_found_where_all_wait_for_it() -> None:
     folder = Path('run')
     folder.mkdir()

@@ -87,6 +87,37 @@ def list_artifacts(folders: Iterable[Path], recursive: bool = False, as_written:
 
 
 @dataclass(frozen=True)
+class LeftOutWindows:
+    """The windows of one kind that were left out.
+
+    Args:
+        kind (str): of a window's main file.
+        count (int): of all ranks.
+        reasons (list[str]): why; each in its newest words.
+    """
+
+    kind: str
+    count: int
+    reasons: list[str]
+
+
+def left_out_windows(folders: Iterable[Path]) -> list[LeftOutWindows]:
+    """What the manifests in ``folders``, at any depth, list as skipped.
+
+    Raises:
+        OSError: if a manifest can't be read.
+    """
+    manifests = [manifest for folder in folders for manifest in find_manifests(folder)]
+    skipped = [entry for manifest in manifests for entry in read_manifest(manifest) if entry.status == 'skipped']
+    found = []
+    for kind in sorted({entry.kind for entry in skipped}):
+        reasons = [entry.reason or 'no reason is listed' for entry in skipped if entry.kind == kind]
+        newest = {reason.partition(':')[0]: reason for reason in reasons}  # figures after it differ
+        found.append(LeftOutWindows(kind, len(reasons), list(newest.values())))
+    return found
+
+
+@dataclass(frozen=True)
 class RankSnapshot:
     """The snapshot of one rank that tells most.
 

@@ -111,9 +111,11 @@ def list_files(
       composer-memprof ls runs/my-run
       composer-memprof ls s3://bucket/my-run
     """
-    from composer_memprof.analysis.run import list_artifacts
+    from rich.text import Text
+
+    from composer_memprof.analysis.run import left_out_windows, list_artifacts
     from composer_memprof.analysis.run_report.files import files_by_name
-    from composer_memprof.report.text.run_table import artifacts_table
+    from composer_memprof.report.text.run_table import artifacts_table, left_out_sentences
 
     with on_this_disk([folder], lambda path: []) as (run,):
         stored = run.name != str(run.path)
@@ -122,10 +124,13 @@ def list_files(
         artifacts = list_artifacts([run.path], recursive=True) or (files_by_name(run.path) if stored else [])
         if as_json:
             typer.echo(run.named(json.dumps([dataclasses.asdict(artifact) for artifact in artifacts], default=str)))
-        elif artifacts:
+            return
+        if artifacts:
             show(artifacts_table(artifacts, 'Files', run.named))
         else:
             typer.echo(f'no manifest under {printable(folder)} lists a file')
+        for sentence in left_out_sentences(left_out_windows([run.path])):
+            show(Text(sentence))
 
 
 def _check_is_folder(folder: Path) -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact, is_snapshot_name, list_artifacts, snapshot_to_show
+from composer_memprof.analysis.run import (
+    RANK_AND_BATCH,
+    Artifact,
+    LeftOutWindows,
+    is_snapshot_name,
+    left_out_windows,
+    list_artifacts,
+    snapshot_to_show,
+)
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.artifacts.compression import strip_suffix
 from composer_memprof.artifacts.manifest import Entry
@@ -45,6 +53,7 @@ class RunFiles:
         bare (list[Path]): memory snapshots that no manifest lists.
         left_out (int): number of such snapshots beyond the first 64.
         stored (bool): True if they are copies from a store, which a page can't link to.
+        windows_left_out (list[LeftOutWindows]): that the manifests list.
     """
 
     name: str
@@ -52,6 +61,7 @@ class RunFiles:
     bare: list[Path]
     left_out: int = 0
     stored: bool = False
+    windows_left_out: list[LeftOutWindows] = field(default_factory=list)
 
 
 def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> RunFiles:
@@ -90,7 +100,9 @@ def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> 
     )
     runs = sorted({artifact.entry.run_name for artifact in artifacts if artifact.entry.run_name})
     name = ', '.join(runs if runs and not bare else given)
-    return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], max(len(bare) - MOST_BARE_SNAPSHOTS, 0), stored)
+    more = max(len(bare) - MOST_BARE_SNAPSHOTS, 0)
+    windows = left_out_windows(path for path in paths if path.is_dir())
+    return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], more, stored, windows)
 
 
 def _check_one_run(path: Path, artifacts: Sequence[Artifact]) -> None:

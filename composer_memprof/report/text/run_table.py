@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from composer_memprof.analysis.run import Artifact, RunResult
-from composer_memprof.messages import human_bytes, printable
+from composer_memprof.analysis.run import Artifact, LeftOutWindows, RunResult
+from composer_memprof.messages import count_of, human_bytes, printable
 
 #: A table has at most this many rows.
 _MOST_ROWS = 100
@@ -75,6 +75,17 @@ def artifacts_table(artifacts: Sequence[Artifact], title: str, named: Callable[[
         table.caption = f'and {len(groups) - _MOST_ROWS} more rows; composer-memprof ls --json lists all files'
         table.caption_justify = 'left'
     return table
+
+
+def left_out_sentences(left_out: Iterable[LeftOutWindows]) -> list[str]:
+    """One for each kind of window, as of ``host_rss``. Every text is printable."""
+    return [
+        printable(
+            f'{count_of(each.count, "window")} of {each.kind} {"was" if each.count == 1 else "were"} left out, because '
+            f'{"; ".join(each.reasons)}.'
+        )
+        for each in left_out
+    ]
 
 
 def _by_kind_and_batch(artifacts: Sequence[Artifact]) -> list[list[Artifact]]:

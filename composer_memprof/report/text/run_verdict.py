@@ -19,6 +19,7 @@ from composer_memprof.analysis.run_report.report import Failure, RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.run_advice import advice_details, trial_notes, what_fits
+from composer_memprof.report.text.run_table import left_out_sentences
 from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
 
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
@@ -336,6 +337,8 @@ def _files(report: RunReport) -> Iterator[Sentence]:
         parts.append(f'{count_of(report.files.left_out, "further snapshot")} not read')
     if parts:
         yield Sentence('files', f'{_capital("; ".join(parts))}.')
+    for text in left_out_sentences(report.files.windows_left_out):
+        yield Sentence('files', text)
 
 
 def _share(part: float, whole: float) -> str:

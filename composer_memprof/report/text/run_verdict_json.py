@@ -37,5 +37,6 @@ def report_dict(report: RunReport) -> dict[str, Any]:
         ],
         'snapshot': None if report.lead is None else {'rank': report.lead.rank, 'path': str(report.lead.path)},
         'status': report.status,
+        'windows_left_out': [dataclasses.asdict(each) for each in report.files.windows_left_out],
         'unreadable': report.unreadable,
     }
