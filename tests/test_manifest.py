@@ -8,8 +8,10 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 from composer_memprof import Flops, HostRSS
 from composer_memprof.artifacts.manifest import Entry, Manifest, locked_for_push, read_manifest
 from composer_memprof.artifacts.push import push
+from composer_memprof.artifacts.unfinished import temporary_name
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import child_environment, entries, train, wait_for
 from tests.leavings import what_is_wrong
@@ -94,7 +97,7 @@ def test_a_run_that_begins_while_push_holds_its_manifest_locks_it_afterwards() -
 
 
 def test_a_temporary_file_that_can_not_be_removed_keeps_no_file_from_being_pushed() -> None:
-    name = f'.thing.{2**22 + 1}.1.tmp'
+    name = temporary_name('thing').replace(f'.{os.getpid()}.', f'.{2**22 + 1}.')
     manifest_of(
         replace(entry('a'), remote='memory://pushed/a'),
         replace(entry(name, 'open'), kind='thing.unfinished', bytes=None),
@@ -209,18 +212,31 @@ def test_a_killed_child_leaves_no_temporary_file() -> None:
 
 
 def test_a_temporary_file_that_is_still_written_is_not_cleared() -> None:
-    name = f'.thing.{os.getpid()}.1.tmp'
+    name = temporary_name('thing')
     path = manifest_of(entry(name, 'open', 'thing.unfinished'))
     (FOLDER / name).write_text('more comes')
     push(FOLDER)
     assert (FOLDER / name).exists() and len(read_manifest(path)) == 1
 
 
-@pytest.mark.parametrize('name', ['../victim.1.1.tmp', 'sub/.thing.1.1.tmp', '.profile', 'weights.pt', '.*.1.1.tmp'])
+@pytest.mark.parametrize(('hours_ago', 'is_cleared'), [(0.5, False), (2, True)])
+def test_a_temporary_file_of_another_machine_is_cleared_once_it_is_at_rest(hours_ago: float, is_cleared: bool) -> None:
+    """Where a network's filesystem has no locks, nothing else tells whether its process lives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, 'gethostname', lambda: 'another')
+        name = temporary_name('thing').replace(f'.{os.getpid()}.', f'.{2**22 + 1}.')  # no such process here
+    manifest_of(entry(name, 'open', 'thing.unfinished'))
+    (FOLDER / name).write_text('half')
+    os.utime(FOLDER / name, (time.time() - hours_ago * 3600,) * 2)
+    push(FOLDER)
+    assert (FOLDER / name).exists() is not is_cleared
+
+
+@pytest.mark.parametrize('name', ['../victim.{}', 'sub/.thing.{}', '.profile', 'weights.pt', '.*.{}'])
 def test_no_other_file_is_cleared_whatever_a_manifest_says(name: str) -> None:
     ended = subprocess.Popen(['true'])
     ended.wait()
-    name = name.replace('.1.', f'.{ended.pid}.', 1)
+    name = name.format(temporary_name('').lstrip('.').replace(f'.{os.getpid()}.', f'.{ended.pid}.'))
     path = manifest_of(entry(name, 'open', 'thing.unfinished'))
     target = FOLDER / name
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,11 @@ with ``.unfinished``, so that it is known and can be cleared. Imports neither Co
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +19,18 @@ from typing import Optional
 from composer_memprof.artifacts.manifest import append_line, is_unfinished, read_manifest
 
 #: Nothing else is ever removed, whatever a manifest says.
-_NAME = re.compile(r'\.[a-z_]+[a-z_.]*\.(\d+)\.\d+\.tmp')
+_NAME = re.compile(r'\.[a-z_]+[a-z_.]*\.([0-9a-f]{8})\.(\d+)\.\d+\.tmp')
+#: What another machine writes, perhaps on a filesystem without locks, changes at least this often.
+_AT_REST_S = 3600.0
 
 
 def temporary_name(kind: str) -> str:
-    """A name that this process has not used before."""
-    return f'.{kind}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+    """A name that no process has used before."""
+    return f'.{kind}.{_this_machine()}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+
+
+def _this_machine() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def remove_temporary(path: Path) -> None:
@@ -35,25 +44,28 @@ def clear_unfinished(manifest: Path, of_process: Optional[int] = None) -> list[P
 
     Args:
         manifest (Path): of a run that has ended, unless ``of_process`` is given.
-        of_process (int, optional): only those of this process, which has ended.
+        of_process (int, optional): only those of this process, which has ended here.
     """
     cleared = []
     for entry in read_manifest(manifest):
         name = _NAME.fullmatch(entry.path)
         if name is None or not is_unfinished(entry) or entry.status != 'open':
             continue
-        pid = int(name[1])
-        if (of_process is not None and pid != of_process) or (of_process is None and _is_alive(pid)):
+        path, machine, pid = manifest.parent / entry.path, name[1], int(name[2])
+        if (pid != of_process) if of_process is not None else _may_be_written(path, machine, pid):
             continue
-        path = manifest.parent / entry.path
         remove_temporary(path)
         append_line(manifest, replace(entry, status='removed'), to_disk=False)
         cleared.append(path)
     return cleared
 
 
-def _is_alive(pid: int) -> bool:
-    """Whether a process of this machine has that id. The lock of the manifest tells more, where there are locks."""
+def _may_be_written(path: Path, machine: str, pid: int) -> bool:
+    """Whether its process may be alive. The lock of the manifest tells more, where there are locks."""
+    if machine != _this_machine():
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - path.stat().st_mtime < _AT_REST_S
+        return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -17,6 +15,7 @@ from composer_memprof.artifacts.compression import agreed_compress, codec_for, s
 from composer_memprof.artifacts.files import link
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.store import Part
+from composer_memprof.artifacts.unfinished import temporary_name
 from composer_memprof.callbacks.framework import exclusive
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
 from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
@@ -117,7 +116,7 @@ class VizTracer(RecordsFromBatchEnd):
 
     def _start_recorder(self) -> None:
         if self._patch:
-            self._children = self.store.folder / f'.{self.kind}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+            self._children = self.store.folder / temporary_name(self.kind)
         self._recorder = VizTracerRecorder(self._children, **self._options)
         self._recorder.start()
 
