@@ -205,6 +205,22 @@ def test_under_a_memory_limit_the_training_survives(memory_cgroup: Path, share_o
     assert run.stdout == f'trained {status}\n'
 
 
+def test_a_killed_child_frees_its_memory_as_fast_as_the_training_runs() -> None:
+    """The kernel kills another process if that takes two seconds, which it does at idle priority on a busy machine."""
+    killed, working = (fork(lambda: time.sleep(60)) for _ in range(2))
+    assert killed is not None and working is not None
+    try:
+        for child in (killed, working):
+            wait_for(lambda pid=child.pid: os.sched_getscheduler(pid) == os.SCHED_IDLE, 20)  # type: ignore[misc]
+        os.kill(killed.pid, signal.SIGKILL)
+        child_module.hurry(child_module._is_killed)
+        assert os.sched_getscheduler(killed.pid) == os.SCHED_OTHER
+        assert os.sched_getscheduler(working.pid) == os.SCHED_IDLE
+    finally:
+        killed.kill()
+        working.kill()
+
+
 def faults_of(work: Callable[[], object]) -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     work()

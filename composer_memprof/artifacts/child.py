@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.artifacts import child_work, unshared
@@ -25,8 +26,11 @@ from composer_memprof.artifacts.progress import Progress
 
 #: A child that uses no CPU time and moves no bytes for this long is stuck.
 STUCK_S = 120.0
-#: How often the parent looks for progress.
-_LOOK_EVERY_S = 1.0
+#: How often the parent looks at its children. Where memory ran out, the kernel gives a killed child two seconds to free
+#: its memory, and then kills another process.
+_LOOK_EVERY_S = 0.25
+#: In the signals that a process was sent, as /proc has them.
+_KILLED = 1 << (signal.SIGKILL - 1)
 #: A child that has to get locks says so once it has them. One that does not within the timeout is replaced, in _ATTEMPTS
 #: forks.
 _READY_TIMEOUT_S, _ATTEMPTS = 0.25, 4
@@ -89,6 +93,7 @@ class Child:
         poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self.pipe, select.POLLIN)
         while not self.failure:
+            hurry(_is_killed)
             left = deadline - time.monotonic()
             if poll.poll(1000 * max(0.0, min(left, _LOOK_EVERY_S))):
                 chunk = os.read(self.pipe, 1 << 16)
@@ -141,9 +146,22 @@ def is_own_child(pid: int) -> bool:
     return pid in _children
 
 
-def hurry() -> None:
-    """Somebody waits for the children: they run as this process does, where it may raise their priority."""
-    for pid in list(_children):
+def _is_killed(pid: int) -> bool:
+    """True if the child was sent SIGKILL. It frees its memory, which others need, only as fast as it runs."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path(f'/proc/{pid}/status').read_text().splitlines()
+        sent = next(line for line in lines if line.startswith('ShdPnd:'))
+        return bool(int(sent.split()[1], 16) & _KILLED)
+    return False
+
+
+def hurry(which: Callable[[int], bool] = lambda pid: True) -> None:
+    """Somebody waits for the children: they run as this process does, where it may raise their priority.
+
+    Args:
+        which (Callable): says which of them, by process id. Default: all.
+    """
+    for pid in filter(which, list(_children)):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0))
