@@ -38,6 +38,14 @@ def watchdog() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture
+def no_nohup() -> Iterator[None]:
+    """As in a terminal, also where the tests were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def alarm() -> None:
     os.kill(os.getpid(), signal.SIGALRM)
 
@@ -203,6 +211,7 @@ def hang_up(before: str = '') -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.usefixtures('no_nohup')
 def test_a_closed_terminal_saves_and_uploads_every_window() -> None:
     job = hang_up()
     assert job.returncode == 128 + signal.SIGHUP, job.stderr
@@ -217,6 +226,7 @@ def test_nohup_stays_in_force() -> None:
     assert 'trained 30' in job.stdout
 
 
+@pytest.mark.usefixtures('no_nohup')
 def test_a_closed_terminal_ends_the_process_as_ever_once_all_is_closed() -> None:
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     trainer = make_trainer(HostRSS(), batches=2)
