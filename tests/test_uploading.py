@@ -127,11 +127,11 @@ def test_an_attempt_that_hangs_is_given_up_and_the_next_one_succeeds(
 ) -> None:
     monkeypatch.setattr(upload_limits, '_PATIENCE_S', 2.0)
     proxy.faults = Faults(stalled=1, stall_s=300, only='PUT', times=1)
-    store = store_of(FsspecDestination(options(proxy)))
-    save(store, b'hello', 1)
-    store.close(60)
+    path = Path('file.bin')
+    path.write_bytes(b'hello')
+    FsspecDestination(options(proxy)).upload(path, 's3://runs/x/file.bin')
     assert proxy.done == ['stalled']
-    assert_stored_once(s3)
+    assert s3.cat('runs/x/file.bin') == b'hello'
 
 
 # -- several at once, within limits -------------------------------------------------------------------------------

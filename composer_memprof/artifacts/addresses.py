@@ -48,6 +48,15 @@ def scheme_of(name: str) -> Optional[str]:
     return match.group(1).lower() if match else None
 
 
+def is_of_extra(address: str) -> bool:
+    """Whether an extra of this package installs the client of its store.
+
+    >>> is_of_extra('s3://bucket/key'), is_of_extra('memory://key')
+    (True, False)
+    """
+    return scheme_of(address) in _EXTRAS
+
+
 def has_bucket(address: str) -> bool:
     """Whether the address begins with a bucket or a container."""
     return scheme_of(address) in _WITH_BUCKET

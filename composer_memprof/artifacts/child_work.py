@@ -82,7 +82,7 @@ def run(work: Work, results: int, turn: Sequence[int], parent: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.alarm(_LONGEST_S)  # without a parent nothing else ends a stuck child
         gc.disable()  # a collection would write to, and so copy, the parent's pages
-        _offer_itself()
+        offer_itself()
         _let_go({results, *turn, *work.keep})
         with os.fdopen(results, 'wb') as out:
             try:
@@ -124,7 +124,7 @@ def _send(out: BinaryIO, document: dict[str, Any]) -> None:
         out.flush()
 
 
-def _offer_itself() -> None:
+def offer_itself() -> None:
     """Where memory runs out, the kernel kills this process before any other."""
     with contextlib.suppress(OSError):
         _OOM_SCORE.write_text(_KILLED_FIRST)

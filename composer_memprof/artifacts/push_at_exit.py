@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 from composer_memprof.artifacts.exiting import Deadline
 from composer_memprof.artifacts.push import PushResult, push_manifests
+from composer_memprof.artifacts.python_process import start_python
 from composer_memprof.messages import push_command
 
 
@@ -44,17 +44,7 @@ def _push_pending() -> None:
     requests = [(str(pending.manifest), dict(pending.storage_options)) for pending in _pending]
     unique = [request for position, request in enumerate(requests) if request not in requests[:position]]
     _pending.clear()
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            '-c',
-            'from composer_memprof.artifacts.push_at_exit import push_from_stdin; push_from_stdin()',
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(path for path in sys.path if path)},
-    )
-    # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
+    child = start_python(push_from_stdin)
     with contextlib.suppress(BrokenPipeError):  # it has died
         assert child.stdin is not None
         child.stdin.write(json.dumps(unique, default=str).encode())

@@ -43,11 +43,13 @@ class UploadPool:
     Args:
         name (str): of the threads.
         threads (Callable): returns how many there may be.
+        on_end (Callable, optional): called when there are neither users nor uploads any more.
     """
 
-    def __init__(self, name: str, threads: Callable[[], int]) -> None:
+    def __init__(self, name: str, threads: Callable[[], int], on_end: Callable[[], None] = lambda: None) -> None:
         self._name = name
         self._limit = threads
+        self._on_end = on_end
         self._changed = threading.Condition()
         self._reset()
 
@@ -72,6 +74,8 @@ class UploadPool:
             self._changed.notify_all()
             idle = self._users == 0 and not self._queue and not self._running
             ending = list(self._threads) if idle else []
+        if idle:
+            self._on_end()
         for thread in ending:
             thread.join(timeout=1)
 
@@ -151,3 +155,6 @@ class UploadPool:
             with self._changed:
                 self._running.remove(upload)
                 self._changed.notify_all()
+                is_last = self._users <= 0 and not self._queue and not self._running
+            if is_last:
+                self._on_end()

@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Optional
 
 from composer_memprof.artifacts.addresses import scheme_of
-from composer_memprof.artifacts.destinations import FsspecDestination
+from composer_memprof.artifacts.destinations import Destination, FsspecDestination, Sent
 from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.artifacts.failures import Failures
 from composer_memprof.artifacts.folder import ArtifactFolder
@@ -19,11 +20,13 @@ from composer_memprof.artifacts.push_at_exit import push_at_exit
 from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
 from composer_memprof.artifacts.upload_limits import files_at_once
 from composer_memprof.artifacts.upload_pool import Upload, UploadPool, Waiting
+from composer_memprof.artifacts.upload_process import UploadFailedError, UploadProcess
 from composer_memprof.messages import log_error, push_command
 from composer_memprof.redaction import one_line
 
 #: Shared by all stores.
-_pool = UploadPool('memprof-uploader', files_at_once)
+_process = UploadProcess()
+_pool = UploadPool('memprof-uploader', files_at_once, on_end=_process.stop)
 #: How often to look for files that were handed over.
 _LOOK_EVERY_S = 0.25
 
@@ -112,19 +115,26 @@ class Uploader:
             if address != entry.remote:  # listed at once: if the run is killed, `push` knows where it goes
                 entry = replace(entry, remote=address)
                 self._record(entry, window)
-            sent = destination.upload(self._folder.path / entry.path, address)
+            sent = self._send(destination, self._folder.path / entry.path, address)
         except Exception as error:  # a destination's client may raise anything
-            log_error(f'uploading {entry.path} failed')
+            log_error(f'uploading {entry.path} failed', getattr(error, 'traceback', None))
+            reason = str(error) if isinstance(error, UploadFailedError) else one_line(error)
             self._record(replace(entry, status='failed'), window)
             what_next = (
                 f'. Upload it later with: {push_command([self._folder.path])}' if scheme_of(entry.remote or '') else ''
             )
             self._failures.warn_once(
                 'upload',
-                f'uploading {entry.path} to {entry.remote} failed: {one_line(error)}. The file is kept{what_next}',
+                f'uploading {entry.path} to {entry.remote} failed: {reason}. The file is kept{what_next}',
             )
         else:
             self._record(replace(entry, remote=sent.name, status=sent.status), window)
+
+    @staticmethod
+    def _send(destination: Destination, path: Path, address: str) -> Sent:
+        if isinstance(destination, FsspecDestination):
+            return _process.upload(destination, path, address)
+        return destination.upload(path, address)
 
     def _confirm(self) -> Optional[bool]:
         """Look which of the files that were handed over are in the store. True: all are; None: it can't tell."""

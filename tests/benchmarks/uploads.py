@@ -22,6 +22,7 @@ from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.manifest import find_manifests, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore
+from composer_memprof.artifacts.upload_process import UploadProcess
 from tests.benchmarks.sink import start_sink
 from tests.conftest import s3_environment
 
@@ -152,7 +153,7 @@ def while_training(rounds: int, report: Report) -> None:
     times = BatchTimer()
     trainer = quickstart_trainer([times])
     trainer.fit(duration=f'{_STEPS}ba')
-    destination = FsspecDestination({'endpoint_url': endpoint}, overwrite=True)
+    destination, uploads_in = FsspecDestination({'endpoint_url': endpoint}, overwrite=True), UploadProcess()
     for name, rate in (('at full speed', 0), ('at 50 MB/s', 50_000_000)):
         ratios, sent = [], 0
         for _ in range(rounds):
@@ -164,7 +165,7 @@ def while_training(rounds: int, report: Report) -> None:
                 nonlocal sent
                 while not over.is_set():
                     begin = time.perf_counter()
-                    destination.upload(Path('file0'), 's3://bench/training/file')
+                    uploads_in.upload(destination, Path('file0').absolute(), 's3://bench/training/file')
                     sent += _BYTES
                     over.wait(max(0.0, _BYTES / rate - (time.perf_counter() - begin)) if rate else 0)
 
@@ -177,4 +178,5 @@ def while_training(rounds: int, report: Report) -> None:
         print(f'  {name}: {sent / 1e6:.0f} MB sent, a step alone {alone * 1e3:.1f} ms')
         report(f'a step while files are uploaded {name} against one without', statistics.median(ratios), 1.03)
     trainer.close()
+    uploads_in.stop()
     process.kill()
