@@ -365,6 +365,7 @@ def test_signals_come_again_after_a_close_that_broke_off(stopped: list[str]) -> 
 
 
 def test_deadlines_come_sooner_once_the_process_leaves() -> None:
+    exiting.stay()  # an earlier test may have let this process leave
     try:
         before = Deadline(600, if_leaving=0)
         uploads = Deadline(600, if_leaving=500, if_hurried=0)

@@ -115,3 +115,12 @@ def test_a_broken_connection_is_not_used_again(tmp_path: Path) -> None:
         assert FsspecDestination().upload(path, 'connection://runs/file.bin').name == 'connection://runs/file.bin'
     assert [file.getvalue() for file in Connection.store.values()] == [b'content']
     assert len(Connection.made) == 2
+
+
+def test_overwrite_replaces_a_file_and_leaves_no_part(server: Server, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'file.bin'
+    destination = FsspecDestination(options(server), overwrite=True)
+    for content in (b'old', b'newer'):
+        path.write_bytes(content)
+        destination.upload(path, 'ftp://127.0.0.1/runs/file.bin')
+    assert {each.name: each.read_bytes() for each in (folder / 'runs').iterdir()} == {'file.bin': b'newer'}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 import fsspec
+import fsspec.config
 import psutil
 import pytest
 
 from composer_memprof.artifacts import upload_process
+from composer_memprof.artifacts.child import is_own_child
 from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.upload_process import UploadFailedError, UploadProcess
 from composer_memprof.artifacts.upload_server import READY
@@ -161,12 +164,12 @@ def test_where_no_process_can_be_started_it_uploads_here(
     def start(*arguments: Any, **options: Any) -> Any:
         if failure is not None:
             raise failure
-        return subprocess.Popen(['false'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return subprocess.Popen(['false'])
 
     monkeypatch.setattr(upload_process, 'start_python', start)
     assert uploads.upload(FsspecDestination(), path, ADDRESS).name == ADDRESS
     assert s3.cat('runs/x/file.bin') == b'content'
-    assert not uploads._can_start
+    assert uploads._failed_starts == 1
 
 
 class OwnClient(FsspecDestination):
@@ -183,8 +186,7 @@ class OwnClient(FsspecDestination):
     ],
 )
 def test_what_another_process_can_not_do_is_done_here(destination: FsspecDestination, address: str) -> None:
-    assert not upload_process._another_process_can(destination, address)
-    assert upload_process._another_process_can(FsspecDestination({'endpoint_url': 'http://127.0.0.1'}), ADDRESS)
+    assert upload_process._options_elsewhere(destination, address) is None
 
 
 def test_a_users_own_filesystem_is_used_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,18 +194,58 @@ def test_a_users_own_filesystem_is_used_here(monkeypatch: pytest.MonkeyPatch) ->
         protocol = 's3'
 
     monkeypatch.setattr(upload_process, 'registry', {'s3': Own})
-    assert not upload_process._another_process_can(FsspecDestination(), ADDRESS)
+    assert upload_process._options_elsewhere(FsspecDestination(), ADDRESS) is None
+
+
+def test_what_the_program_set_in_fsspecs_config_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, 's3', {'endpoint_url': 'http://config', 'key': 'of the config'})
+    options = upload_process._options_elsewhere(FsspecDestination({'key': 'given'}), ADDRESS)
+    assert options == {'endpoint_url': 'http://config', 'key': 'given'}
+
+
+def test_nothing_in_the_current_folder_is_imported(s3: Any, uploads: UploadProcess, path: Path) -> None:
+    Path('tenacity.py').write_text("open('imported', 'w')")
+    uploads.upload(FsspecDestination(), path, ADDRESS)
+    process_of(uploads)
+    assert not Path('imported').exists()
+
+
+def test_it_is_no_process_of_the_users(s3: Any, uploads: UploadProcess, path: Path) -> None:
+    uploads.upload(FsspecDestination(), path, ADDRESS)
+    process = process_of(uploads)
+    assert is_own_child(process.pid)
+    uploads.stop()
+    wait_for(lambda: not is_own_child(process.pid), 20)
+
+
+def test_a_fork_of_the_training_uploads_with_a_process_of_its_own(s3: Any, uploads: UploadProcess, path: Path) -> None:
+    uploads.upload(FsspecDestination(), path, ADDRESS)
+    first = process_of(uploads)
+    uploads._lock.acquire()  # as a thread may at the fork
+    forked = os.fork()
+    if not forked:
+        try:
+            uploads.upload(FsspecDestination(), path, 's3://runs/forked.bin')
+            os._exit(0 if process_of(uploads).pid != first.pid else 1)
+        finally:
+            os._exit(2)
+    uploads._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert first.is_running() and s3.cat('runs/forked.bin') == b'content'
 
 
 def test_a_process_without_work_ends() -> None:
     code = """
+import sys
 from composer_memprof.artifacts import upload_server
 upload_server._IDLE_S = 0.5
-upload_server.serve_uploads()
+upload_server.serve_uploads(int(sys.argv[1]))
 """
     begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()
-    )
-    assert process.stdout is not None and process.stdout.read() == READY
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, '-c', code, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=child_environment())
+    with ours, ours.makefile('rb') as answers:
+        assert answers.read() == READY
     assert process.wait(30) == 0 and time.monotonic() - begin < 60

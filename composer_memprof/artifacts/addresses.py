@@ -20,6 +20,8 @@ _SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
 _ALMOST = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)(:/?|//+)')
 #: The extra of this package that installs a scheme's filesystem.
 _EXTRAS = {'s3': 's3', 's3a': 's3', 'gs': 'gcs', 'gcs': 'gcs', 'az': 'azure', 'abfs': 'azure', 'abfss': 'azure'}
+#: What an extra installs, as its modules are named.
+_CLIENTS = {'s3': 's3fs', 'gcs': 'gcsfs', 'azure': 'adlfs'}
 #: Stores whose addresses begin with a bucket or a container.
 _WITH_BUCKET = frozenset((*_EXTRAS, 'azure', 'oci', 'ocilake', 'oss', 'tos', 'tosfs'))
 #: Addresses that may have ``container@account`` or ``user@host``.
@@ -48,13 +50,13 @@ def scheme_of(name: str) -> Optional[str]:
     return match.group(1).lower() if match else None
 
 
-def is_of_extra(address: str) -> bool:
-    """Whether an extra of this package installs the client of its store.
+def client_of(address: str) -> Optional[str]:
+    """The package that an extra of this package installs for the address's store; None if there is no such extra.
 
-    >>> is_of_extra('s3://bucket/key'), is_of_extra('memory://key')
-    (True, False)
+    >>> client_of('s3://bucket/key'), client_of('memory://key')
+    ('s3fs', None)
     """
-    return scheme_of(address) in _EXTRAS
+    return _CLIENTS.get(_EXTRAS.get(scheme_of(address) or '', ''))
 
 
 def has_bucket(address: str) -> bool:

@@ -125,7 +125,7 @@ class Child:
     def _reap(self) -> Optional[int]:
         """Returns the exit status, if nobody else has taken it."""
         os.close(self.pipe)
-        _children.discard(self.pid)
+        remove_own_child(self.pid)
         try:
             return os.waitpid(self.pid, 0)[1]
         except ChildProcessError:  # other code in this process has reaped it
@@ -142,8 +142,18 @@ _children: set[int] = set()
 
 
 def is_own_child(pid: int) -> bool:
-    """True if ``pid`` was forked here; the user's own processes are not."""
+    """True if ``pid`` is a process of this package; the user's own processes are not."""
     return pid in _children
+
+
+def add_own_child(pid: int) -> None:
+    """A process was started that works for this package."""
+    _children.add(pid)
+
+
+def remove_own_child(pid: int) -> None:
+    """It has ended."""
+    _children.discard(pid)
 
 
 def _is_killed(pid: int) -> bool:
@@ -227,7 +237,7 @@ def _fork(work: Work) -> Optional[Child]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for end in (results_write, *turn[:1]):
         os.close(end)
-    _children.add(pid)
+    add_own_child(pid)
     return Child(pid, results_read, turn[1] if turn else None)
 
 

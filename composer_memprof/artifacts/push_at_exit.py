@@ -44,7 +44,8 @@ def _push_pending() -> None:
     requests = [(str(pending.manifest), dict(pending.storage_options)) for pending in _pending]
     unique = [request for position, request in enumerate(requests) if request not in requests[:position]]
     _pending.clear()
-    child = start_python(push_from_stdin)
+    child = start_python(push_from_stdin, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
     with contextlib.suppress(BrokenPipeError):  # it has died
         assert child.stdin is not None
         child.stdin.write(json.dumps(unique, default=str).encode())

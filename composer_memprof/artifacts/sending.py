@@ -47,7 +47,7 @@ def send_file(
         if filesystem.async_impl or not _renames(filesystem):
             _send(filesystem, path, target, mode, throttle, may_exist=may_exist)
         else:
-            _send_and_rename(filesystem, path, target, throttle)
+            _send_and_rename(filesystem, path, target, mode, throttle, may_exist=may_exist)
 
 
 def _send(filesystem: Any, path: Path, target: str, mode: Mode, throttle: Throttle, *, may_exist: bool) -> None:
@@ -55,11 +55,13 @@ def _send(filesystem: Any, path: Path, target: str, mode: Mode, throttle: Thrott
     taken = inspect.signature(getattr(filesystem, '_put_file', filesystem.put_file)).parameters
     more: dict[str, Any] = {name: value for name, value in settings.items() if name in taken}
     more |= {'callback': SentBytes(throttle), 'timeout': throttle.seconds_for(path.stat().st_size)}
+    if may_exist and 'mode' not in taken:  # some ignore it
+        raise _might_replace(target)
     try:
         call(filesystem, 'put_file', str(path), target, mode=mode, **more)
     except (NotImplementedError, TypeError):  # it creates no file on a condition; the caller found the name free
         if may_exist:
-            raise PermissionError(f'{target} cannot be read, so it might be replaced') from None
+            raise _might_replace(target) from None
         call(filesystem, 'put_file', str(path), target, **{**more, 'callback': SentBytes(throttle)})
 
 
@@ -68,11 +70,24 @@ def _renames(filesystem: Any) -> bool:
     return type(filesystem).mv is not AbstractFileSystem.mv
 
 
-def _send_and_rename(filesystem: Any, path: Path, target: str, throttle: Throttle) -> None:
+def _send_and_rename(
+    filesystem: Any, path: Path, target: str, mode: Mode, throttle: Throttle, *, may_exist: bool
+) -> None:
     """To a store with real folders, which keeps what it has of a file when the connection breaks."""
+    if may_exist:
+        raise _might_replace(target)
     partial = f'{filesystem._parent(target)}/{_partial_name(path, target)}'
     filesystem.put_file(str(path), partial, callback=SentBytes(throttle))
+    if mode == 'overwrite' and filesystem.exists(target):  # some refuse to rename to it, not all with an error
+        filesystem.rm_file(target)
     filesystem.mv(partial, target)
+    filesystem.invalidate_cache(filesystem._parent(target))
+    if filesystem.info(target).get('size') not in (None, path.stat().st_size):
+        raise OSError(f'{target} has another size than the file')
+
+
+def _might_replace(target: str) -> PermissionError:
+    return PermissionError(f'{target} cannot be read, so an upload might replace a file')
 
 
 def _put_here(path: Path, target: Path, mode: Mode) -> None:
@@ -92,7 +107,7 @@ def _put_here(path: Path, target: Path, mode: Mode) -> None:
 def _partial_name(path: Path, target: str) -> str:
     """Of a copy that is not whole. Short, since the target's name may be as long as its folder allows.
 
-    It is the same at each attempt, so that the next one replaces what an interrupted one has left.
+    It is the same at each attempt of a process, so that the next one replaces what an interrupted one has left.
     """
     copied = f'{socket.gethostname()}:{path.absolute()}:{target}'
-    return f'.memprof.{hashlib.sha256(copied.encode()).hexdigest()[:16]}.part'
+    return f'.memprof.{hashlib.sha256(copied.encode()).hexdigest()[:16]}.{os.getpid()}.part'

@@ -1,4 +1,4 @@
-"""What the process that uploads does: it takes requests from its stdin and answers on its stdout, one JSON object a line.
+"""What the process that uploads does: it takes requests from a socket and answers on it, one JSON object a line.
 
 It imports neither Composer nor torch, so that it starts fast and is small.
 """
@@ -10,7 +10,7 @@ import os
 import queue
 import select
 import signal
-import sys
+import socket
 import threading
 import time
 import traceback
@@ -35,33 +35,38 @@ _NICENESS = 10
 _IDLE_S = 60.0
 
 
-def serve_uploads() -> None:
-    """Upload until stdin ends, nothing has come for a while, or the training is gone. Never returns."""
-    for number in STOPPING:  # a launcher may signal the whole group; the training decides when to end
-        signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICENESS)
-    offer_itself()
-    answers = os.dup(sys.stdout.fileno())
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a store's client prints is no answer
-    os.write(answers, READY)
-    _Server(answers).serve()
-    os._exit(0)
+def serve_uploads(descriptor: int) -> None:
+    """Upload until no more requests can come, nothing has come for a while, or the training is gone. Never returns.
+
+    Args:
+        descriptor (int): of a socket to the training.
+    """
+    try:
+        for number in STOPPING:  # a launcher may signal the whole group; the training decides when to end
+            signal.signal(number, signal.SIG_IGN)
+        os.nice(_NICENESS)
+        offer_itself()
+        os.set_inheritable(descriptor, False)  # a store's client may start programs
+        _Server(socket.socket(fileno=descriptor)).serve()
+    finally:
+        os._exit(0)
 
 
 class _Server:
     """Answers requests, several at once.
 
     Args:
-        answers (int): descriptor to write the answers to.
+        training (socket): to the training.
     """
 
-    def __init__(self, answers: int) -> None:
-        self._answers = answers
+    def __init__(self, training: socket.socket) -> None:
+        self._training = training
         self._parent = os.getppid()
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._left = 0
         self._destinations: dict[str, FsspecDestination] = {}
+        training.sendall(READY)
         for _ in range(files_at_once()):
             threading.Thread(target=self._work, daemon=True).start()
 
@@ -75,11 +80,11 @@ class _Server:
 
     def _lines(self) -> Iterator[bytes]:
         poll = select.poll()
-        poll.register(0, select.POLLIN)
+        poll.register(self._training, select.POLLIN)
         begun, quiet_since = b'', time.monotonic()
         while os.getppid() == self._parent:
             if poll.poll(1000):
-                chunk = os.read(0, 1 << 16)
+                chunk = self._training.recv(1 << 16)
                 if not chunk:
                     return
                 *lines, begun = (begun + chunk).split(b'\n')
@@ -95,12 +100,11 @@ class _Server:
             number = request.pop('number')
             try:
                 answer = self._upload(**request)
-            except Exception as error:  # a store's client may raise anything
+            except BaseException as error:  # a store's client may raise anything
                 answer = {ERROR: one_line(error), TRACEBACK: traceback.format_exc()}
             line = json.dumps({'number': number, **answer}).encode() + b'\n'
             with self._lock:
-                while line:
-                    line = line[os.write(self._answers, line) :]
+                self._training.sendall(line)
                 self._left -= 1
 
     def _upload(self, path: str, name: str, storage_options: dict[str, Any], overwrite: bool) -> dict[str, Any]:
