@@ -235,6 +235,7 @@ def test_callbacks_share_one_wait_and_one_warning_if_the_store_does_not_answer(
     lines = [line for line in capsys.readouterr().err.splitlines() if 'waiting for' in line]
     assert len(lines) == 1 and f'waiting for {len(listed)} files (' in lines[0]
     proxy.faults.silent_until = 0
+    wait_for(lambda: not uploading._pool.left().files, 120)  # else uploads of later tests wait for these
 
 
 # -- through Composer's logger ------------------------------------------------------------------------------------
