@@ -80,8 +80,10 @@ def unsent(name: str, status: Any, remote: Optional[str], content: bytes = b'a')
 
 
 def test_no_artifact_is_lost_doubled_or_torn_by_a_store_that_fails_all_the_time(s3: Any, proxy: FaultProxy) -> None:
-    stall = 5.0 if ARTIFACTS >= 500 else 0.3
-    proxy.faults = Faults(errors=0.3, lost=0.1, cut=0.05, stalled=0.05, stall_s=stall)
+    stall, silent = (5.0, 60.0) if ARTIFACTS >= 500 else (0.3, 0.5)
+    proxy.faults = Faults(
+        errors=0.3, lost=0.1, cut=0.05, stalled=0.05, stall_s=stall, silent_until=time.monotonic() + silent
+    )
     store = store_of(FsspecDestination(options(proxy)))
     for batch in range(ARTIFACTS):
         save(store, os.urandom(IN_PARTS if batch % 10 == 7 else 1000 * batch), batch)

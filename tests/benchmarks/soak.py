@@ -6,6 +6,7 @@ about half an hour.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import statistics
@@ -24,6 +25,7 @@ from composer.core import Callback
 from tests.benchmarks.every_callback import every_callback
 from tests.conftest import Regression, child_environment, loader
 
+_C = ctypes.CDLL(None)
 _BATCHES = int(os.environ.get('SOAK_BATCHES', '10000'))
 _PERIOD = 200
 _EACH = 500
@@ -55,6 +57,7 @@ class Samples(Callback):
         if batch % _EACH:
             return
         gc.collect()
+        _C.malloc_trim(0)  # what malloc keeps for later grows in steps, and tells nothing of what is in use
         process = self._process
         sample = Sample(
             batch,
