@@ -40,6 +40,12 @@ class Faults:
     silent_until: float = 0.0
 
 
+def many_faults(stall_s: float = 5.0, silent_s: float = 0.0) -> Faults:
+    """Half of the requests fail, each kind of fault among them, after ``silent_s`` seconds of nothing."""
+    silent_until = time.monotonic() + silent_s
+    return Faults(errors=0.3, lost=0.1, cut=0.05, stalled=0.05, stall_s=stall_s, silent_until=silent_until)
+
+
 class FaultProxy:
     """Passes requests on to ``endpoint`` and back, with ``faults``, which may be changed at any time.
 

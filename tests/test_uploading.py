@@ -29,7 +29,7 @@ from composer_memprof.artifacts.store import ArtifactStore, Part
 from composer_memprof.cli import app
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import child_environment, entries, make_trainer, s3_environment, wait_for
-from tests.fault_proxy import FaultProxy, Faults
+from tests.fault_proxy import FaultProxy, Faults, many_faults
 
 FOLDER = Path('run')
 #: Of the storm; 500 take some minutes.
@@ -80,10 +80,7 @@ def unsent(name: str, status: Any, remote: Optional[str], content: bytes = b'a')
 
 
 def test_no_artifact_is_lost_doubled_or_torn_by_a_store_that_fails_all_the_time(s3: Any, proxy: FaultProxy) -> None:
-    stall, silent = (5.0, 60.0) if ARTIFACTS >= 500 else (0.3, 0.5)
-    proxy.faults = Faults(
-        errors=0.3, lost=0.1, cut=0.05, stalled=0.05, stall_s=stall, silent_until=time.monotonic() + silent
-    )
+    proxy.faults = many_faults(5.0, 60.0) if ARTIFACTS >= 500 else many_faults(0.3, 0.5)
     store = store_of(FsspecDestination(options(proxy)))
     for batch in range(ARTIFACTS):
         save(store, os.urandom(IN_PARTS if batch % 10 == 7 else 1000 * batch), batch)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.fault_proxy import FaultProxy, many_faults
+
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
 _STARTED = f'{_HEAD}<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>'
 _COMPLETED = f'{_HEAD}<CompleteMultipartUploadResult><ETag>"1"</ETag></CompleteMultipartUploadResult>'
@@ -45,9 +47,12 @@ class _Sink(BaseHTTPRequestHandler):
         pass
 
 
-def start_sink() -> tuple[subprocess.Popen[str], str]:
-    """The process and its address."""
-    process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
+def start_sink(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """The process and its address; with ``faults`` many requests fail on their way to it."""
+    from tests.conftest import child_environment  # imports torch, which the sink does not need
+
+    command = [sys.executable, '-m', 'tests.benchmarks.sink', *arguments]
+    process = subprocess.Popen(command, env=child_environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
 
@@ -55,5 +60,8 @@ def start_sink() -> tuple[subprocess.Popen[str], str]:
 if __name__ == '__main__':
     server = ThreadingHTTPServer(('127.0.0.1', 0), _Sink)
     server.daemon_threads = True
-    print(f'http://127.0.0.1:{server.server_address[1]}', flush=True)
+    address = f'http://127.0.0.1:{server.server_address[1]}'
+    if 'faults' in sys.argv:
+        address = FaultProxy(address, many_faults()).url
+    print(address, flush=True)
     server.serve_forever()

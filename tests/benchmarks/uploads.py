@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _ROOT = Path(__file__).parents[2]
 _AWS_VENV = _ROOT / '.venv-awscli'
 _FILES, _BYTES = 10, 100 << 20
 _STEPS = 40
+_RATE = 50_000_000
 Report = Callable[[str, float, float], None]
 
 
@@ -143,40 +145,62 @@ def against_awscli(rounds: int, endpoint: str, report: Report) -> None:
     report("the time to hash and upload 1 GB against awscli's to upload it", ratio, 1 / 0.9)
 
 
+@contextmanager
+def _uploading(process: UploadProcess, endpoint: str, rate: int) -> Iterator[None]:
+    """Upload a file again and again, ``rate`` bytes a second, or as fast as can be with 0."""
+    destination = FsspecDestination({'endpoint_url': endpoint}, overwrite=True)
+    over, ended = threading.Event(), {'whole': 0, 'failed': 0}
+
+    def send() -> None:
+        while not over.is_set():
+            begin = time.perf_counter()
+            try:
+                process.upload(destination, Path('file0').absolute(), 's3://bench/training/file')
+                ended['whole'] += 1
+            except OSError:  # a store with faults
+                ended['failed'] += 1
+            over.wait(max(0.0, _BYTES / rate - (time.perf_counter() - begin)) if rate else 0)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        print(f'    uploads of 100 MB: {ended["whole"]} whole, {ended["failed"]} failed')
+
+
 def while_training(rounds: int, report: Report) -> None:
-    """A step with uploads going on all the time, against one without. The store costs no CPU."""
+    """A step with uploads going on all the time, against one without; then with faults, against one without faults.
+
+    The store costs no CPU.
+    """
     from tests.benchmarks.run import BatchTimer, quickstart_trainer
 
-    process, endpoint = start_sink()
-    os.environ.update(s3_environment(endpoint))
+    (store, sink), (faulty_store, faulty) = start_sink(), start_sink('faults')
+    os.environ.update(s3_environment(sink))
+    process = UploadProcess()
     torch.set_num_threads(1)  # else the step takes each core there is, and anything else slows it down
     times = BatchTimer()
     trainer = quickstart_trainer([times])
     trainer.fit(duration=f'{_STEPS}ba')
-    destination, uploads_in = FsspecDestination({'endpoint_url': endpoint}, overwrite=True), UploadProcess()
-    for name, rate in (('at full speed', 0), ('at 50 MB/s', 50_000_000)):
-        ratios, sent = [], 0
-        for _ in range(rounds):
-            trainer.fit(duration=f'{_STEPS}ba')
-            alone = statistics.fmean(times.seconds[-_STEPS + 2 :])
-            over = threading.Event()
 
-            def send(over: threading.Event = over, rate: int = rate) -> None:
-                nonlocal sent
-                while not over.is_set():
-                    begin = time.perf_counter()
-                    uploads_in.upload(destination, Path('file0').absolute(), 's3://bench/training/file')
-                    sent += _BYTES
-                    over.wait(max(0.0, _BYTES / rate - (time.perf_counter() - begin)) if rate else 0)
-
-            thread = threading.Thread(target=send)
-            thread.start()
+    def step(around: AbstractContextManager[None]) -> float:
+        with around:
             trainer.fit(duration=f'{_STEPS}ba')
-            ratios.append(statistics.fmean(times.seconds[-_STEPS + 2 :]) / alone)
-            over.set()
-            thread.join()
-        print(f'  {name}: {sent / 1e6:.0f} MB sent, a step alone {alone * 1e3:.1f} ms')
-        report(f'a step while files are uploaded {name} against one without', statistics.median(ratios), 1.03)
+            return statistics.fmean(times.seconds[-_STEPS + 2 :])
+
+    full, limited = partial(_uploading, process, sink, 0), partial(_uploading, process, sink, _RATE)
+    failing = partial(_uploading, process, faulty, _RATE)
+    for name, uploading, without, goal in (
+        ('a step while files are uploaded at full speed against one without', full, nullcontext, 1.03),
+        ('a step while files are uploaded at 50 MB/s against one without', limited, nullcontext, 1.03),
+        ('a step while uploads meet faults against one while they meet none', failing, limited, 1.05),
+    ):
+        ratios = [step(uploading()) / step(without()) for _ in range(rounds)]
+        report(name, statistics.median(ratios), goal)
     trainer.close()
-    uploads_in.stop()
-    process.kill()
+    process.stop()
+    store.kill()
+    faulty_store.kill()
