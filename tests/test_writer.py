@@ -27,8 +27,9 @@ import torch
 import composer_memprof
 from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, MemProfiler, SavedTensorsHook
 from composer_memprof.artifacts import child as child_module
-from composer_memprof.artifacts import headroom, unshared
+from composer_memprof.artifacts import headroom, unshared, writing
 from composer_memprof.artifacts.child import fork
+from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.headroom import why_no_memory
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Naming
@@ -513,7 +514,14 @@ def test_a_fork_is_quiet_for_the_tokenizers_library_and_the_users_own_is_as_it_w
 
 
 @pytest.mark.parametrize('callback', [SavedTensorsHook, FSDPMemTracker, MemorySnapshot])
-def test_dense_windows_are_written_or_listed_as_skipped_and_counted(callback: Any) -> None:
+def test_dense_windows_are_written_or_listed_as_skipped_and_counted(
+    callback: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_sync(path: Path) -> tuple[int, str]:
+        time.sleep(0.2)
+        return sync_and_digest(path)
+
+    monkeypatch.setattr(writing, 'sync_and_digest', slow_sync)  # a fast disk keeps up with these windows
     kind, files = callback.kind, {SavedTensorsHook: 2, FSDPMemTracker: 3, MemorySnapshot: 3}[callback]
     with pytest.warns(MemprofWarning, match=rf'{kind}: \d+ of 30 were left out, because earlier windows') as told:
         train(callback(schedule=DENSE), batches=60)
@@ -569,10 +577,27 @@ def test_a_window_of_a_store_is_counted_by_what_it_took() -> None:
         MemprofWarning, match='thing: 1 of 2 were left out, because VizTracer is recording. The manifest'
     ):
         store.close(20)
-    assert [(entry.status, entry.reason) for entry in entries(FOLDER)] == [
+    assert {(entry.status, entry.reason) for entry in entries(FOLDER)} == {
         ('saved', None),
         ('skipped', 'VizTracer is recording'),
-    ]
+    }
+
+
+def test_what_is_left_out_and_files_that_are_closed_do_not_pile_up_behind_a_slow_window() -> None:
+    def write(path: Path) -> None:
+        wait_for(Path('may-end').absolute().exists, 60)
+        path.write_text('x')
+
+    store = make_store()
+    store.save([Part('thing', '.txt', write)], stamp())
+    for batch in range(20):
+        store.grow('line', '.jsonl', stamp(batch)).close()
+        store.leave_out(text(), stamp(100 + batch), 'earlier windows were still being written')
+    wait_for(lambda: (statuses(FOLDER, 'line'), statuses(FOLDER, 'thing')) == ({'saved': 20}, {'skipped': 20}), 30)
+    Path('may-end').touch()
+    with pytest.warns(MemprofWarning, match='thing: 20 of 21 were left out'):
+        store.close(60)
+    assert statuses(FOLDER, 'thing') == {'skipped': 20, 'saved': 1}
 
 
 def test_a_store_that_is_collected_on_the_writers_own_thread_closes_without_waiting_for_it() -> None:

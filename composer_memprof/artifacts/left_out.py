@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
 from composer_memprof.artifacts.headroom import NO_MEMORY
 from composer_memprof.messages import warn
@@ -17,13 +18,25 @@ _ADVICE = {
 }
 
 
+@dataclass
+class _Reasons:
+    """How many windows of a kind were left out, and why: the newest reason by its beginning, as figures in it differ."""
+
+    count: int = 0
+    newest: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str) -> None:
+        self.count += 1
+        self.newest[reason.partition(':')[0]] = reason
+
+
 class LeftOut:
     """Counts what one store took and what it left out, by the kind of a window's main file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()
-        self._reasons: dict[str, list[str]] = {}
+        self._reasons: defaultdict[str, _Reasons] = defaultdict(_Reasons)
 
     def count_taken(self, kind: str) -> None:
         """A window, or a file of its own, was handed over."""
@@ -34,18 +47,16 @@ class LeftOut:
         """A window is left out. ``was_taken``: although it had been counted before."""
         with self._lock:
             self._taken[kind] -= was_taken
-            self._reasons.setdefault(kind, []).append(reason)
+            self._reasons[kind].add(reason)
 
     def warn(self) -> None:
         """Warn of what was left out since the last call."""
         with self._lock:
-            left_out, self._reasons = self._reasons, {}
+            left_out, self._reasons = self._reasons, defaultdict(_Reasons)
             taken, self._taken = self._taken, Counter()
         for kind, reasons in left_out.items():
-            count = len(reasons)
-            newest = {reason.partition(':')[0]: reason for reason in reasons}  # the figures in them differ
-            advice = next((_ADVICE[beginning] for beginning in newest if beginning in _ADVICE), '')
+            advice = next((_ADVICE[beginning] for beginning in reasons.newest if beginning in _ADVICE), '')
             warn(
-                f'{kind}: {count} of {count + taken[kind]} were left out, because {"; ".join(newest.values())}. The '
-                f'manifest lists each as skipped.{advice}'
+                f'{kind}: {reasons.count} of {reasons.count + taken[kind]} were left out, because '
+                f'{"; ".join(reasons.newest.values())}. The manifest lists each as skipped.{advice}'
             )

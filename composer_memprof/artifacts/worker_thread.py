@@ -26,13 +26,11 @@ class Job:
         run (Callable): the work; it handles its own errors.
         owner (object): whose jobs :meth:`WorkerThread.wait` waits for.
         prepare (Callable, optional): called before it, on the thread that calls :meth:`WorkerThread.prepare_next`.
-        takes_room (bool): it holds data until it is done, so that few may wait.
     """
 
     run: Callable[[], None]
     owner: object
     prepare: Optional[Callable[[], object]] = None
-    takes_room: bool = True
     is_ready: bool = field(init=False)
     is_running: bool = field(default=False, init=False)
 
@@ -48,10 +46,10 @@ class WorkerThread:
 
     Args:
         name (str): of the thread.
-        capacity (int): how many jobs that take room fit, the running one included.
+        capacity (int, optional): for how many jobs there is room, the running one included. Default: any number.
     """
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(self, name: str, capacity: Optional[int] = None) -> None:
         self.name = name
         self.capacity = capacity
         self._jobs: collections.deque[Job] = collections.deque()
@@ -78,11 +76,10 @@ class WorkerThread:
             thread.join(timeout=1)
 
     def has_room(self, owner: Optional[object] = None) -> bool:
-        """True if another job that takes room fits. An ``owner`` without such jobs may always add one."""
-        jobs = [job for job in list(self._jobs) if job.takes_room]
-        if len(jobs) < self.capacity:
+        """True if there is room for another job. An ``owner`` that has none in the queue may always add one."""
+        if self.capacity is None or len(self._jobs) < self.capacity:
             return True
-        return owner is not None and all(job.owner is not owner for job in jobs)
+        return owner is not None and not self._has_jobs(owner)
 
     def wait_for_room(self, owner: object, deadline: Deadline, each_second: Callable[[], None]) -> None:
         """Wait until another job of ``owner`` fits, or until ``deadline``, or a signal whose handler is held."""

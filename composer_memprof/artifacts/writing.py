@@ -26,9 +26,10 @@ from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.unfinished import clear_unfinished
 from composer_memprof.artifacts.worker_thread import Job, WorkerThread
 
-#: Shared by all stores. A job holds recorded data until it is written, so that few may wait.
-_thread = WorkerThread('memprof-writer', capacity=4)
-
+#: Shared by all stores. A window holds recorded data until it is written, so that few may wait.
+_windows = WorkerThread('memprof-writer', capacity=4)
+#: For what is quick and holds little: it does not wait behind a window whose child takes long, and so does not pile up.
+_small_work = WorkerThread('memprof-lister')
 
 #: How long ``on_full='wait'`` holds the training up for one window.
 _ROOM_TIMEOUT_S = 3600.0
@@ -36,12 +37,12 @@ _ROOM_TIMEOUT_S = 3600.0
 
 def fork_next_writer() -> None:
     """Fork the child that writes the next window if the last one is done. Call it often on the training thread."""
-    _thread.prepare_next()
+    _windows.prepare_next()
 
 
 def hand_over_windows() -> None:
     """Fork the children of all windows that wait: the training thread may not come again for a long time."""
-    _thread.prepare_all(lambda: why_no_memory() is None)
+    _windows.prepare_all(lambda: why_no_memory() is None)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ class Writer:
     def __init__(self, folder: ArtifactFolder, failures: Failures) -> None:
         self._folder = folder
         self._failures = failures
-        _thread.acquire()
+        _windows.acquire()
+        _small_work.acquire()
 
     def write(
         self,
@@ -166,32 +168,34 @@ class Writer:
         elif read_at_fork is not None:
             if not window.fork(read_at_fork) and not window.why_skipped:
                 read_at_fork.read()
-            _thread.submit(Job(finish, owner=self))
+            _windows.submit(Job(finish, owner=self))
         else:
-            _thread.submit(Job(finish, owner=self, prepare=window.fork))
-            _thread.prepare_next()
+            _windows.submit(Job(finish, owner=self, prepare=window.fork))
+            _windows.prepare_next()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run ``work`` on the worker thread, after the windows before it."""
-        _thread.submit(Job(lambda: self._failures.guard(work), owner=self, takes_room=False))
+        """Run ``work``, which is quick and holds little, on a worker thread, beside the writing of windows."""
+        _small_work.submit(Job(lambda: self._failures.guard(work), owner=self))
 
     def why_no_room(self, wait: bool = False) -> Optional[str]:
         """Why no further window can be taken now, or None. ``wait``: until there is room."""
         if wait:
-            _thread.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0), hurry)
-        return why_no_memory() if _thread.has_room(self) else NO_ROOM
+            _windows.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0), hurry)
+        return why_no_memory() if _windows.has_room(self) else NO_ROOM
 
     def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
-        """Wait for queued windows until ``deadline``. True: none is left."""
+        """Wait for queued windows and work until ``deadline``. True: none is left."""
 
         def look() -> None:
             hurry()
             each_second()
 
-        return _thread.wait(self, deadline, look)
+        windows_done = _windows.wait(self, deadline, look)  # first: a window may leave small work behind
+        return _small_work.wait(self, deadline, look) and windows_done
 
     def release(self) -> None:
-        _thread.release()
+        _windows.release()
+        _small_work.release()
 
 
 class _WindowWriting:
