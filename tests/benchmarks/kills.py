@@ -71,6 +71,8 @@ class Run:
     after: float
     folder: Path
     pid: int = 0
+    #: The process that sends the signal.
+    killer: int = 0
     code: Optional[int] = None
     wrong: list[str] = field(default_factory=list)
 
@@ -102,6 +104,17 @@ def start(run: Run) -> bool:
     return True
 
 
+def kill_later(run: Run) -> None:
+    """Send the run its signal from a process of its own: this one waits for what other runs have started."""
+    run.killer = os.fork()
+    if not run.killer:
+        descriptor = os.pidfd_open(run.pid)
+        time.sleep(run.after)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            signal.pidfd_send_signal(descriptor, SIGNALS[run.way])
+        os._exit(0)
+
+
 def descendants(session: int) -> list[psutil.Process]:
     """The processes that a run has started."""
     found = []
@@ -115,6 +128,9 @@ def descendants(session: int) -> list[psutil.Process]:
 def end(run: Run) -> None:
     """Wait for the run's end, and for that of everything it started, and look at what is left."""
     run.code = os.waitstatus_to_exitcode(os.waitpid(run.pid, 0)[1])
+    if run.killer:
+        os.kill(run.killer, signal.SIGKILL)
+        os.waitpid(run.killer, 0)
     deadline = time.monotonic() + _LINGER_S
     while left := descendants(run.pid):
         if time.monotonic() > deadline:
@@ -168,7 +184,7 @@ def end_runs(ways: list[str]) -> int:
     for way in ways:
         number = _KILLS if way == 'kill -9' else max(1, _KILLS // 10)
         waiting = list(runs_of(way, number, seconds, folder, chance))
-        running: list[tuple[Run, float]] = []
+        running: list[Run] = []
         done: list[Run] = []
         while waiting or running:
             while waiting and len(running) < _AT_ONCE:
@@ -176,18 +192,17 @@ def end_runs(ways: list[str]) -> int:
                 if start(run):
                     train_until_ended(run.way, run.after)
                     return 0
-                running.append((run, time.monotonic() + run.after))
-            for run, when in list(running):
-                ended = os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-                if not ended and way in SIGNALS and time.monotonic() > when:
-                    os.kill(run.pid, SIGNALS[way])
-                    running[running.index((run, when))] = (run, float('inf'))
-                if ended:
-                    running.remove(next(each for each in running if each[0] is run))
-                    end(run)
-                    done.append(run)
-                    if not run.wrong:
-                        shutil.rmtree(run.folder)
+                if way in SIGNALS:
+                    kill_later(run)
+                running.append(run)
+            for run in list(running):
+                if os.waitid(os.P_PID, run.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    continue
+                running.remove(run)
+                end(run)
+                done.append(run)
+                if not run.wrong:
+                    shutil.rmtree(run.folder)
             time.sleep(0.01)
         broken += report(way, done)
     return broken
