@@ -30,7 +30,8 @@ from composer_memprof.artifacts import child as child_module
 from composer_memprof.artifacts import headroom, unshared, writing
 from composer_memprof.artifacts.child import fork
 from composer_memprof.artifacts.files import sync_and_digest
-from composer_memprof.artifacts.headroom import why_no_memory
+from composer_memprof.artifacts.headroom import NO_MEMORY, why_no_memory
+from composer_memprof.artifacts.left_out import LeftOut
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Naming
 from composer_memprof.artifacts.store import ArtifactStore, Part
@@ -51,6 +52,17 @@ def statuses(folder: Path, kind: str = '') -> Counter[str]:
 def slow_part(seconds: float) -> Part:
     def write(path: Path) -> None:
         time.sleep(seconds)
+        path.write_text('x')
+
+    return Part('thing', '.txt', write)
+
+
+def part_that_waits() -> Part:
+    """It is written once there is a file ``may-end``."""
+    gate = Path('may-end').absolute()
+
+    def write(path: Path) -> None:
+        wait_for(gate.exists, 60)
         path.write_text('x')
 
     return Part('thing', '.txt', write)
@@ -584,20 +596,53 @@ def test_a_window_of_a_store_is_counted_by_what_it_took() -> None:
 
 
 def test_what_is_left_out_and_files_that_are_closed_do_not_pile_up_behind_a_slow_window() -> None:
-    def write(path: Path) -> None:
-        wait_for(Path('may-end').absolute().exists, 60)
-        path.write_text('x')
-
-    store = make_store()
-    store.save([Part('thing', '.txt', write)], stamp())
+    store, lines = make_store(), make_store()
+    store.save([part_that_waits()], stamp())
     for batch in range(20):
-        store.grow('line', '.jsonl', stamp(batch)).close()
+        lines.grow('line', '.jsonl', stamp(batch)).close()
         store.leave_out(text(), stamp(100 + batch), 'earlier windows were still being written')
     wait_for(lambda: (statuses(FOLDER, 'line'), statuses(FOLDER, 'thing')) == ({'saved': 20}, {'skipped': 20}), 30)
     Path('may-end').touch()
     with pytest.warns(MemprofWarning, match='thing: 20 of 21 were left out'):
         store.close(60)
+    lines.close(60)
     assert statuses(FOLDER, 'thing') == {'skipped': 20, 'saved': 1}
+
+
+def test_a_count_of_what_was_left_out_is_right_though_it_was_taken_before_the_last_warning() -> None:
+    left_out = LeftOut()
+    left_out.count_taken('thing')
+    left_out.warn()
+    left_out.add('thing', NO_MEMORY, was_taken=True)
+    with pytest.warns(MemprofWarning, match='thing: 1 of 1 were left out'):
+        left_out.warn()
+
+
+# -- which windows are kept ---------------------------------------------------------------------------------------------
+
+
+def test_the_newest_window_is_kept_though_an_older_one_takes_longer_to_write() -> None:
+    store = make_store(keep=1)
+    store.save([slow_part(1)], stamp(1))
+    store.grow('line', '.jsonl', stamp(2)).close()
+    store.close(20)
+    assert {entry.batch: entry.status for entry in entries(FOLDER)} == {1: 'removed', 2: 'saved'}
+
+
+def test_a_growing_file_that_replaces_an_older_windows_is_not_removed_with_it() -> None:
+    store = ArtifactStore(FOLDER, Naming('fixed', None, '.txt'), keep=1, overwrite=True)
+    store.grow('line', '.jsonl', stamp(1)).close()
+    store.flush(20)
+    growing = store.grow('line', '.jsonl', stamp(2))
+    store.save([text()], stamp(1))
+    store.flush(20)
+    assert growing.path.exists()
+    growing.close()
+    store.close(20)
+    assert Counter(entry.status for entry in entries(FOLDER, 'line')) == {'saved': 1}
+
+
+# -- a store that is collected on a worker thread -----------------------------------------------------------------------
 
 
 def test_a_store_that_is_collected_on_the_writers_own_thread_closes_without_waiting_for_it() -> None:
@@ -613,3 +658,15 @@ def test_a_store_that_is_collected_on_the_writers_own_thread_closes_without_wait
     other.close(20)
     assert closed.wait(20)
     assert {entry.kind: entry.status for entry in entries(FOLDER)} == {'thing': 'saved', 'late': 'saved'}
+
+
+def test_one_that_is_collected_among_small_work_waits_for_no_window() -> None:
+    store, other = make_store(), make_store()
+    other.save([part_that_waits()], stamp())
+    store.save([text(kind='late')], stamp())
+    other._writer.run(lambda: store.close(20))
+    other.leave_out(text(kind='skip'), stamp(9), 'VizTracer is recording')
+    wait_for(lambda: statuses(FOLDER, 'skip') == {'skipped': 1}, 30)
+    Path('may-end').touch()
+    other.close(20)
+    wait_for(lambda: statuses(FOLDER, 'late') == {'saved': 1}, 20)

@@ -12,8 +12,8 @@ from typing import Optional
 
 from composer_memprof.artifacts.compression import Compress, codec_for
 from composer_memprof.artifacts.files import link, sync_and_digest
-from composer_memprof.artifacts.folder import ArtifactFolder
-from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
+from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, write_parts
 
 #: Called with the parts, stamp and results of a window that was written.
@@ -27,11 +27,8 @@ class GrowingFile:
         folder (ArtifactFolder): that takes the file.
         writer (Writer): runs what takes time on its worker thread.
         on_written (Callable): called with the complete file, to upload and keep it.
-        kind (str): in the manifest.
-        suffix (str): of its name.
-        stamp (Stamp): the batch in its name.
+        file (ArtifactFile): what it is called.
         compress (bool | str): the codec with which it is compressed once it is complete.
-        naming (Naming, optional): if it differs from the folder's.
     """
 
     def __init__(
@@ -39,23 +36,18 @@ class GrowingFile:
         folder: ArtifactFolder,
         writer: Writer,
         on_written: OnWritten,
-        kind: str,
-        suffix: str,
-        stamp: Stamp,
-        *,
+        file: ArtifactFile,
         compress: Compress,
-        naming: Optional[Naming],
     ) -> None:
         self._folder = folder
         self._writer = writer
         self._on_written = on_written
-        self._stamp = stamp
-        self._file = folder.file(kind, suffix, stamp, naming)
+        self._file = file
         self._lock = threading.Lock()
         self._descriptor: Optional[int]
         self._descriptor, self._name = folder.create(self._file)
         path = self.path
-        self._part = Part(kind, suffix, lambda target: shutil.copyfile(path, target), compress, naming)
+        self._part = Part(file.kind, file.suffix, lambda target: shutil.copyfile(path, target), compress, file.naming)
         # At once: a run that is killed in the next moment leaves no file that is not listed.
         folder.record(folder.open_entry(self._file, self._name), to_disk=False)
 
@@ -101,7 +93,7 @@ class GrowingFile:
         if descriptor is None:
             return
         os.close(descriptor)
-        self._writer.run(lambda: self._finish(more))
+        self._writer.run(lambda: self._finish(more), after_windows=True)
 
     def _take_descriptor(self) -> Optional[int]:
         with self._lock:
@@ -115,8 +107,8 @@ class GrowingFile:
     def _finish(self, more: Sequence[Part]) -> None:
         parts = [self._part, *more]
         if codec_for(self._part.compress) is not None:
-            written = list(write_parts(self._folder, parts, self._stamp))
-            self._on_written(parts, self._stamp, written)
+            written = list(write_parts(self._folder, parts, self._file.stamp))
+            self._on_written(parts, self._file.stamp, written)
             if written[0].entry is not None:
                 self._remove()
             else:  # it stays as it is
@@ -126,5 +118,5 @@ class GrowingFile:
         size, sha256 = sync_and_digest(self.path)
         entry = self._folder.saved_entry(self._file, self._name, size, sha256)
         self._folder.record(entry)
-        others = write_parts(self._folder, more, self._stamp, self._name.number)
-        self._on_written(parts, self._stamp, [WrittenFile(entry), *others])
+        others = write_parts(self._folder, more, self._file.stamp, self._name.number)
+        self._on_written(parts, self._file.stamp, [WrittenFile(entry), *others])

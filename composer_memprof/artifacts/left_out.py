@@ -44,7 +44,7 @@ class LeftOut:
             self._taken[kind] += 1
 
     def add(self, kind: str, reason: str, *, was_taken: bool = False) -> None:
-        """A window is left out. ``was_taken``: although it had been counted before."""
+        """A window is left out. ``was_taken``: although it had been counted before, maybe before the last warning."""
         with self._lock:
             self._taken[kind] -= was_taken
             self._reasons[kind].add(reason)
@@ -57,6 +57,6 @@ class LeftOut:
         for kind, reasons in left_out.items():
             advice = next((_ADVICE[beginning] for beginning in reasons.newest if beginning in _ADVICE), '')
             warn(
-                f'{kind}: {reasons.count} of {reasons.count + taken[kind]} were left out, because '
+                f'{kind}: {reasons.count} of {reasons.count + max(taken[kind], 0)} were left out, because '
                 f'{"; ".join(reasons.newest.values())}. The manifest lists each as skipped.{advice}'
             )

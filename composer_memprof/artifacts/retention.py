@@ -42,12 +42,17 @@ class KeptWindows:
         #: Files of windows about which nothing more is to be decided; a long run has very many.
         self._settled = 0
 
-    def add_file(self, entry: Entry, window: WindowFiles) -> None:
+    def replace_file(self, path: str) -> None:
+        """With ``overwrite``: a file of an older window is replaced, and not to be removed as that window's any more."""
         with self._lock:
-            if self._folder.overwrite:  # an older window may own a file of this path: this one has replaced it
-                for older in self._windows:
-                    older.entries = [old for old in older.entries if old.path != entry.path]
-                self._windows = [window for window in self._windows if window.entries]
+            for older in self._windows:
+                older.entries = [old for old in older.entries if old.path != path]
+            self._windows = [window for window in self._windows if window.entries]
+
+    def add_file(self, entry: Entry, window: WindowFiles) -> None:
+        if self._folder.overwrite:
+            self.replace_file(entry.path)
+        with self._lock:
             window.entries.append(entry)
 
     def add(self, window: WindowFiles) -> None:

@@ -131,7 +131,10 @@ class ArtifactStore:
     ) -> GrowingFile:
         """A file that is listed as ``open``. If the run is killed, what was written to it stays."""
         self._left_out.count_taken(kind)
-        return GrowingFile(self._files, self._writer, self._keep, kind, suffix, stamp, compress=compress, naming=naming)
+        file = self._files.file(kind, suffix, stamp, naming)
+        if self._files.overwrite:
+            self._windows.replace_file(file.name(1))
+        return GrowingFile(self._files, self._writer, self._keep, file, compress)
 
     def count_files(self) -> int:
         """How many complete files it has on this disk."""

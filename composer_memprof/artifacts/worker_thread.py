@@ -18,7 +18,7 @@ from composer_memprof.artifacts.exiting import Deadline, exiting
 from composer_memprof.signals import uninterrupted
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """Work for a worker thread.
 
@@ -26,11 +26,13 @@ class Job:
         run (Callable): the work; it handles its own errors.
         owner (object): whose jobs :meth:`WorkerThread.wait` waits for.
         prepare (Callable, optional): called before it, on the thread that calls :meth:`WorkerThread.prepare_next`.
+        takes_room (bool): it holds data until it is done, so that few may wait.
     """
 
     run: Callable[[], None]
     owner: object
     prepare: Optional[Callable[[], object]] = None
+    takes_room: bool = True
     is_ready: bool = field(init=False)
     is_running: bool = field(default=False, init=False)
 
@@ -46,10 +48,10 @@ class WorkerThread:
 
     Args:
         name (str): of the thread.
-        capacity (int, optional): for how many jobs there is room, the running one included. Default: any number.
+        capacity (int): how many jobs that take room fit, the running one included.
     """
 
-    def __init__(self, name: str, capacity: Optional[int] = None) -> None:
+    def __init__(self, name: str, capacity: int = 0) -> None:
         self.name = name
         self.capacity = capacity
         self._jobs: collections.deque[Job] = collections.deque()
@@ -72,14 +74,19 @@ class WorkerThread:
             self._users -= 1
             self._changed.notify_all()
             thread = self._thread if self._users == 0 and not self._jobs else None
-        if thread is not None:
+        if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=1)
 
+    def is_current(self) -> bool:
+        """True on the thread itself."""
+        return threading.current_thread() is self._thread
+
     def has_room(self, owner: Optional[object] = None) -> bool:
-        """True if there is room for another job. An ``owner`` that has none in the queue may always add one."""
-        if self.capacity is None or len(self._jobs) < self.capacity:
+        """True if another job that takes room fits. An ``owner`` without such jobs may always add one."""
+        jobs = [job for job in list(self._jobs) if job.takes_room]
+        if len(jobs) < self.capacity:
             return True
-        return owner is not None and not self._has_jobs(owner)
+        return owner is not None and all(job.owner is not owner for job in jobs)
 
     def wait_for_room(self, owner: object, deadline: Deadline, each_second: Callable[[], None]) -> None:
         """Wait until another job of ``owner`` fits, or until ``deadline``, or a signal whose handler is held."""
@@ -126,9 +133,10 @@ class WorkerThread:
 
         ``each_second`` is called about once a second while it waits.
         """
-        return self._wait_until(lambda: not self._has_jobs(owner), owner, deadline, each_second)
+        return self._wait_until(lambda: not self.has_jobs(owner), owner, deadline, each_second)
 
-    def _has_jobs(self, owner: object) -> bool:
+    def has_jobs(self, owner: object) -> bool:
+        """True if one is left."""
         return any(job.owner is owner for job in list(self._jobs))
 
     def _wait_until(
@@ -138,7 +146,7 @@ class WorkerThread:
         deadline: Deadline,
         each_second: Callable[[], None] = lambda: None,
     ) -> bool:
-        if threading.current_thread() is self._thread:  # a Trainer that nobody closed was collected here
+        if self.is_current():  # a Trainer that nobody closed was collected here
             self._run_here(owner)
             return condition()
         while not condition():
@@ -159,17 +167,29 @@ class WorkerThread:
         return bool(self._jobs) and self._jobs[0].prepare is not None
 
     def _cannot_run(self) -> bool:
-        """True if there is no job, or the next one is not prepared."""
-        return not self._jobs or not self._jobs[0].is_ready
+        """True if there is no job, or the next one is not prepared, or another thread runs it."""
+        return not self._jobs or not self._jobs[0].is_ready or self._jobs[0].is_running
 
     def _run_here(self, owner: object) -> None:
-        for job in [job for job in self._jobs if job.owner is owner and not job.is_running]:
-            job.is_running = True  # it may submit another one
-            job.prepare, job.is_ready = None, True  # it forks, which is not possible if no thread can start
+        while (job := self._claim(owner)) is not None:
             try:
                 job.run()
             finally:
-                self._jobs.remove(job)
+                self._remove(job)
+
+    def _claim(self, owner: object) -> Optional[Job]:
+        """The next job that nobody runs yet, to run it here: it may submit another one, and another thread may come."""
+        with self._changed:
+            job = next((job for job in self._jobs if job.owner is owner and not job.is_running), None)
+            if job is not None:
+                job.is_running = True
+                job.prepare, job.is_ready = None, True  # it forks, which is not possible if no thread can start
+            return job
+
+    def _remove(self, job: Job) -> None:
+        with self._changed:
+            self._jobs.remove(job)
+            self._changed.notify_all()
 
     def _has_thread(self) -> bool:
         if self._thread is not None and self._thread.is_alive():
@@ -194,8 +214,8 @@ class WorkerThread:
                     self._changed.wait()
                 job = self._jobs[0]
                 job.is_running = True
-            job.run()
-            with self._changed:
-                self._jobs.popleft()
-                self._changed.notify_all()
+            try:
+                job.run()
+            finally:
+                self._remove(job)
             del job  # its data may be large; do not keep it while waiting for the next job

@@ -28,7 +28,7 @@ from composer_memprof.artifacts.worker_thread import Job, WorkerThread
 
 #: Shared by all stores. A window holds recorded data until it is written, so that few may wait.
 _windows = WorkerThread('memprof-writer', capacity=4)
-#: For what is quick and holds little: it does not wait behind a window whose child takes long, and so does not pile up.
+#: For what is quick and holds little. It does not wait behind a window whose child takes long, and so does not pile up.
 _small_work = WorkerThread('memprof-lister')
 
 #: How long ``on_full='wait'`` holds the training up for one window.
@@ -144,6 +144,8 @@ class Writer:
     def __init__(self, folder: ArtifactFolder, failures: Failures) -> None:
         self._folder = folder
         self._failures = failures
+        #: It has written a window.
+        self._writes_windows = False
         _windows.acquire()
         _small_work.acquire()
 
@@ -158,6 +160,7 @@ class Writer:
     ) -> None:
         """Write a window's files, then call ``on_written`` with the result, in the order of ``parts``."""
         window = _WindowWriting(self._folder, parts, stamp)
+        self._writes_windows = True
 
         def finish() -> None:
             self._failures.guard(lambda: on_written(window.results()))
@@ -173,9 +176,14 @@ class Writer:
             _windows.submit(Job(finish, owner=self, prepare=window.fork))
             _windows.prepare_next()
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run ``work``, which is quick and holds little, on a worker thread, beside the writing of windows."""
-        _small_work.submit(Job(lambda: self._failures.guard(work), owner=self))
+    def run(self, work: Callable[[], None], *, after_windows: bool = False) -> None:
+        """Run ``work``, which is quick and holds little, on a worker thread.
+
+        ``after_windows``: after those of this store, because it decides which files are kept. Otherwise it waits for
+        none.
+        """
+        thread = _windows if after_windows and self._writes_windows else _small_work
+        thread.submit(Job(lambda: self._failures.guard(work), owner=self, takes_room=False))
 
     def why_no_room(self, wait: bool = False) -> Optional[str]:
         """Why no further window can be taken now, or None. ``wait``: until there is room."""
@@ -190,8 +198,11 @@ class Writer:
             hurry()
             each_second()
 
-        windows_done = _windows.wait(self, deadline, look)  # first: a window may leave small work behind
-        return _small_work.wait(self, deadline, look) and windows_done
+        if _small_work.is_current():  # a Trainer that nobody closed was collected here, where nothing may wait
+            hand_over_windows()
+        else:  # first, because a window may leave small work behind
+            _windows.wait(self, deadline, look)
+        return _small_work.wait(self, deadline, look) and not _windows.has_jobs(self)
 
     def release(self) -> None:
         _windows.release()
