@@ -287,6 +287,25 @@ def test_a_killed_trainings_port_and_output_are_free_while_its_child_writes() ->
     wait_for(lambda: statuses(FOLDER)['saved'] == 1, 60)
 
 
+def test_a_child_needs_no_more_files_than_its_pipes(tmp_path: Path) -> None:
+    script = """
+        import os, resource
+        from pathlib import Path
+        from composer_memprof.artifacts.child import fork
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        taken = []
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            for descriptor in taken[-4:]:
+                os.close(descriptor)
+        child = fork(lambda: [Path('written').write_text('x')], in_turn=True)
+        print(child.results(), child.failure)
+    """
+    assert run_script(script, cwd=tmp_path).stdout == '[1] \n'
+
+
 def test_a_child_keeps_the_manifests_lock_so_that_push_knows_of_it() -> None:
     store = make_store()
     with open('lock of the training', 'w'):

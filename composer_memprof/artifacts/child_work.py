@@ -135,10 +135,20 @@ def _let_go(keep: Collection[int]) -> None:
 
     Each descriptor stays open on nothing, so that its number is not taken: an object of the parent may still close it.
     """
+    inherited = list(map(int, os.listdir('/proc/self/fd')))  # among them the list's own, which is closed by now
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in map(int, os.listdir('/proc/self/fd')):
-        if descriptor not in keep and descriptor != nothing:
+    for descriptor in inherited:
+        if descriptor not in keep and descriptor != nothing and _is_open(descriptor):
             os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _give_way() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -60,7 +61,8 @@ class SnapshotRecording:
             self._standing = StandingBlocks(
                 _tensors_held(state), resized=functools.partial(snapshot_annotations.gathered_in, state.model)
             )
-            self._process = ProcessReader()
+            with contextlib.suppress(OSError):  # no file can be opened any more: what is resident is not recorded then
+                self._process = ProcessReader()
             self._note_rss()
             self.source.start(self)
             return
