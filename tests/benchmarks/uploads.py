@@ -23,7 +23,7 @@ from composer_memprof.artifacts.destinations import FsspecDestination
 from composer_memprof.artifacts.manifest import find_manifests, read_manifest
 from composer_memprof.artifacts.names import Naming, Stamp
 from composer_memprof.artifacts.store import ArtifactStore
-from composer_memprof.artifacts.upload_process import UploadProcess
+from composer_memprof.artifacts.upload_process import UploadFailedError, UploadProcess
 from tests.benchmarks.sink import start_sink
 from tests.conftest import s3_environment
 
@@ -157,7 +157,7 @@ def _uploading(process: UploadProcess, endpoint: str, rate: int) -> Iterator[Non
             try:
                 process.upload(destination, Path('file0').absolute(), 's3://bench/training/file')
                 ended['whole'] += 1
-            except OSError:  # a store with faults
+            except (OSError, UploadFailedError):  # a store with faults
                 ended['failed'] += 1
             over.wait(max(0.0, _BYTES / rate - (time.perf_counter() - begin)) if rate else 0)
 
