@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import socket
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 
 from composer_memprof import HostRSS, StepTimes
 from composer_memprof.artifacts import store_errors
@@ -81,6 +83,8 @@ def test_a_key_that_may_only_read_is_found(s3: Any, s3_endpoint: str) -> None:
 
 
 def test_a_key_that_may_only_write_is_enough_and_replaces_nothing(s3: Any, s3_endpoint: str, tmp_path: Path) -> None:
+    if 'mode' not in inspect.signature(s3fs.S3FileSystem._put_file).parameters:
+        pytest.skip('this s3fs cannot upload on the condition that there is no such file')
     writes = key_that_may(s3_endpoint, 's3:PutObject')
     path = tmp_path / 'file.bin'
     with authentication():
