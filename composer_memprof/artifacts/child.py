@@ -228,9 +228,7 @@ def _fork(work: Work) -> Optional[Child]:
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
             pid = os.fork()
         if not pid:
-            for end in (results_read, *turn[1:]):  # the training may have no more files to open, and then it has none
-                os.close(end)
-            child_work.run(work, results_write, turn[:1], parent)
+            child_work.run(work, pipes, parent)
     except (OSError, RuntimeError):  # out of memory, files or processes; a device error
         for end in pipes:
             os.close(end)

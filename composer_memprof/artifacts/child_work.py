@@ -63,16 +63,19 @@ class Work:
     keep: frozenset[int]
 
 
-def run(work: Work, results: int, turn: Sequence[int], parent: int) -> None:
+def run(work: Work, pipes: Sequence[int], parent: int) -> None:
     """In the child. Never returns.
 
     Args:
         work (Work): to do.
-        results (int): descriptor to write to.
-        turn (Sequence[int]): descriptor to read the parent's word from, if the child waits for it.
+        pipes (Sequence[int]): both ends of the pipe for results; then, if the child waits for the parent's word, both
+            ends of the pipe for that.
         parent (int): its process id.
     """
     try:
+        results_read, results, *turn = pipes
+        for end in (results_read, *turn[1:]):  # the training may have no more files to open: these two are the child's
+            os.close(end)
         # A launcher that stops the job signals the child too, which must still write its files. The training's handlers
         # are not for the child.
         for number in signal.valid_signals():

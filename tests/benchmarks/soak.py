@@ -1,7 +1,7 @@
 """A long run with all callbacks in repeated windows: memory, threads, open files and children stay as they are.
 
 ``make bench ARGS=soak`` trains ``SOAK_BATCHES`` batches (10,000) with all callbacks, and as many with none. It takes
-about half an hour.
+some minutes.
 """
 
 from __future__ import annotations
