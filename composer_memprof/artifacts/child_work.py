@@ -76,25 +76,30 @@ def run(work: Work, pipes: Sequence[int], parent: int) -> None:
         results_read, results, *turn = pipes
         for end in (results_read, *turn[1:]):  # the training may have no more files to open: these two are the child's
             os.close(end)
-        # A launcher that stops the job signals the child too, which must still write its files. The training's handlers
-        # are not for the child.
-        for number in signal.valid_signals():
-            if number in STOPPING or callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        signal.alarm(_LONGEST_S)  # without a parent nothing else ends a stuck child
-        gc.disable()  # a collection would write to, and so copy, the parent's pages
-        offer_itself()
-        _let_go({results, *turn, *work.keep})
         with os.fdopen(results, 'wb') as out:
             try:
+                _take_signals_out()
+                gc.disable()  # a collection would write to, and so copy, the parent's pages
+                offer_itself()
+                _let_go({results, *turn, *work.keep})
                 _run(work, out, turn, parent)
                 _send(out, {DONE: True})
             except BaseException:
                 _send(out, {ERROR: traceback.format_exc()})
     finally:
         os._exit(0)
+
+
+def _take_signals_out() -> None:
+    """A launcher that stops the job signals the child too, which must still write its files. The training's handlers
+    are not for the child.
+    """
+    for number in signal.valid_signals():
+        if number in STOPPING or callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.alarm(_LONGEST_S)  # without a parent nothing else ends a stuck child
 
 
 def _run(work: Work, out: BinaryIO, turn: Sequence[int], parent: int) -> None:
@@ -137,12 +142,16 @@ def _let_go(keep: Collection[int]) -> None:
     """Close what was inherited: the training's ports, locks, pipes and terminal.
 
     Each descriptor stays open on nothing, so that its number is not taken: an object of the parent may still close it.
+    One above a limit that was lowered since is closed: nothing takes its number.
     """
     inherited = list(map(int, os.listdir('/proc/self/fd')))  # among them the list's own, which is closed by now
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in inherited:
         if descriptor not in keep and descriptor != nothing and _is_open(descriptor):
-            os.dup2(nothing, descriptor)
+            try:
+                os.dup2(nothing, descriptor)
+            except OSError:
+                os.close(descriptor)
     os.close(nothing)
 
 
