@@ -292,6 +292,7 @@ def test_a_child_needs_no_more_files_than_its_pipes(tmp_path: Path) -> None:
         import os, resource
         from pathlib import Path
         from composer_memprof.artifacts.child import fork
+        os.dup2(0, 200)
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         taken = []
         try:
@@ -304,6 +305,36 @@ def test_a_child_needs_no_more_files_than_its_pipes(tmp_path: Path) -> None:
         print(child.results(), child.failure)
     """
     assert run_script(script, cwd=tmp_path).stdout == '[1] \n'
+
+
+@pytest.mark.parametrize(('seconds', 'status'), [(0.5, 'saved'), (20, 'failed')])
+def test_where_no_file_is_left_to_open_a_window_is_written_once_one_is_free(seconds: float, status: str) -> None:
+    script = """
+        import os, resource, sys, threading, warnings
+        from tests.test_artifacts import make_store, stamp, text
+        store = make_store()
+        store.save([text()], stamp(1))
+        store.flush(20)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        taken = []
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            freeing = threading.Timer(float(sys.argv[1]), lambda: list(map(os.close, taken)))
+            freeing.daemon = True
+            freeing.start()
+        with warnings.catch_warnings(record=True) as said:
+            store.save([text()], stamp(2))
+            store.flush(20)
+            store.close(20)
+        print(*(warning.message for warning in said))
+    """
+    run = run_script(script, str(seconds))
+    assert [(entry.batch, entry.status) for entry in entries(FOLDER)] == [(1, 'saved'), (2, status)], run.stderr
+    warning = 'composer_memprof: thing of batch 2 could not be written: OSError: [Errno 24] Too many open files'
+    assert run.stdout.startswith(warning) if status == 'failed' else run.stdout == '\n'
+    assert len(run.stdout.splitlines()) == 1
 
 
 def test_a_child_keeps_the_manifests_lock_so_that_push_knows_of_it() -> None:

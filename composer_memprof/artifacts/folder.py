@@ -16,7 +16,7 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.containment import inside
 from composer_memprof.artifacts.destinations import Destination
-from composer_memprof.artifacts.failures import LostFolderError
+from composer_memprof.artifacts.failures import telling_of_folder
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.manifest import UNFINISHED, Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp
@@ -106,16 +106,14 @@ class ArtifactFolder:
         """The path of a temporary file in which to write ``file``. It is listed, and removed after the block."""
         path = self.path / temporary_name(file.kind)
         entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
-        try:
+        with telling_of_folder():
             self.path.mkdir(parents=True, exist_ok=True)
             self.record_in_any_process(entry, to_disk=False)
-        except OSError as error:
-            raise LostFolderError(*error.args) from error
         try:
             yield path
         finally:
-            remove_temporary(path)
-            with contextlib.suppress(OSError):  # `push` sees that it is gone
+            with contextlib.suppress(OSError):  # `push` sees that it is gone, or removes it
+                remove_temporary(path)
                 self.record_in_any_process(replace(entry, status='removed'), to_disk=False)
 
     def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Optional
 
 from composer_memprof.artifacts.compression import Compress, codec_for
+from composer_memprof.artifacts.failures import once_a_file_is_free
 from composer_memprof.artifacts.files import link, sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
+from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Stamp
 from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, write_parts
 
@@ -112,11 +114,14 @@ class GrowingFile:
             if written[0].entry is not None:
                 self._remove()
             else:  # it stays as it is
-                size, sha256 = sync_and_digest(self.path)
-                self._folder.record(self._folder.saved_entry(self._file, self._name, size, sha256))
+                self._record_saved()
             return
-        size, sha256 = sync_and_digest(self.path)
-        entry = self._folder.saved_entry(self._file, self._name, size, sha256)
-        self._folder.record(entry)
+        entry = self._record_saved()
         others = write_parts(self._folder, more, self._file.stamp, self._name.number)
         self._on_written(parts, self._file.stamp, [WrittenFile(entry), *others])
+
+    def _record_saved(self) -> Entry:
+        size, sha256 = once_a_file_is_free(lambda: sync_and_digest(self.path))
+        entry = self._folder.saved_entry(self._file, self._name, size, sha256)
+        self._folder.record(entry)
+        return entry

@@ -137,7 +137,7 @@ class Manifest:
             try:
                 descriptor = self._descriptor()
                 _write_line(descriptor, line.encode())
-                file = os.dup(descriptor) if to_disk else None
+                file = _duplicate(descriptor) if to_disk else None
             finally:
                 if self._users <= 0:  # an upload that ended after the release
                     self._close()
@@ -157,6 +157,13 @@ class Manifest:
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
+
+
+def _duplicate(file: int) -> Optional[int]:
+    try:
+        return os.dup(file)
+    except OSError:  # no file is left to open: the line is written, and nobody waits for the disk
+        return None
 
 
 def _write_line(file: int, line: bytes) -> None:

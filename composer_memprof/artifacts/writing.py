@@ -5,7 +5,6 @@ This happens in a forked child if possible, because it computes; one window at a
 
 from __future__ import annotations
 
-import errno
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,13 @@ from composer_memprof.artifacts.child import Child, fork, hurry
 from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import Compress, add_suffix, codec_for, compress_file
 from composer_memprof.artifacts.exiting import Deadline, exiting
-from composer_memprof.artifacts.failures import Failures, is_lost_folder
+from composer_memprof.artifacts.failures import (
+    Failures,
+    explained,
+    is_lost_folder,
+    once_a_file_is_free,
+    telling_of_folder,
+)
 from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
 from composer_memprof.artifacts.headroom import why_no_memory
@@ -101,25 +106,21 @@ def write_parts(
 
 def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> WrittenFile:
     try:
-        with folder.temporary(file) as temporary:
-            written = _write_temporary(temporary, part)
-            return _publish(folder, file, written, number, *sync_and_digest(written))
+        return WrittenFile(once_a_file_is_free(lambda: _write_whole(folder, part, file, number)))
     except Exception as error:  # the other parts are still written
         if is_lost_folder(error):
             return WrittenFile(error=str(error), folder_is_lost=True)
-        return WrittenFile(error=f'{type(error).__name__}: {error}', traceback=traceback.format_exc())
+        return WrittenFile(error=f'{type(error).__name__}: {explained(error)}', traceback=traceback.format_exc())
 
 
-def _publish(
-    folder: ArtifactFolder, file: ArtifactFile, hidden: Path, number: int, size: int, sha256: str
-) -> WrittenFile:
-    try:
-        name = folder.publish(file, hidden, number)
-        entry = folder.saved_entry(file, name, size, sha256)
-        folder.record_in_any_process(entry)
-    except OSError as error:
-        return WrittenFile(error=str(error), folder_is_lost=error.errno != errno.ENAMETOOLONG)
-    return WrittenFile(entry)
+def _write_whole(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> Entry:
+    with folder.temporary(file) as temporary:
+        written = _write_temporary(temporary, part)
+        size, sha256 = sync_and_digest(written)
+        with telling_of_folder():
+            entry = folder.saved_entry(file, folder.publish(file, written, number), size, sha256)
+            once_a_file_is_free(lambda: folder.record_in_any_process(entry))  # for it has its name now
+        return entry
 
 
 def _write_temporary(temporary: Path, part: Part) -> Path:

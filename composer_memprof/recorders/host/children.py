@@ -100,7 +100,10 @@ class Children:
 
     def _search(self) -> None:
         self._searched = time.monotonic()
-        pids = [pid for pid in child_pids(os.getpid()) if not self._ignores(pid)]
+        try:
+            pids = [pid for pid in child_pids(os.getpid()) if not self._ignores(pid)]
+        except OSError:  # no file is left to open; the next search may find one
+            return
         with self._lock:
             for worker in [worker for pid, worker in self._workers.items() if pid not in pids]:
                 self._remove_ended(worker)

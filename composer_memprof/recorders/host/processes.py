@@ -79,7 +79,11 @@ class ProcessReader:
 
 
 def child_pids(pid: int) -> list[int]:
-    """The direct children of a process, oldest first."""
+    """The direct children of a process, oldest first.
+
+    Raises:
+        OSError: if no file is left to open.
+    """
     if _HAS_PROC:
         try:
             pids: set[int] = set()

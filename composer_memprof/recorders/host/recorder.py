@@ -69,7 +69,7 @@ class HostMemoryRecorder:
         #: Bytes that the process grew by, by phase.
         self._charged: dict[str, int] = {}
         self._details_due = 0.0
-        self._sampler = Sampler('memprof-host-rss', interval, self._sample_on_thread)
+        self._sampler = Sampler('memprof-host-rss', interval, self._sample_if_possible)
         self.latest: dict[str, Any] = {}
         self.cgroup_memory: Optional[CgroupMemory] = None
         self._tally = HostTally()
@@ -88,7 +88,7 @@ class HostMemoryRecorder:
     def stop(self) -> None:
         """End the sampling with a last sample and a summary."""
         self._sampler.stop()
-        self._sample(details=False)
+        self._sample_if_possible(details=False)
         growing = self.fastest_growing()
         suspect = None if growing is None else Suspect(growing.name, growing.trend)
         summary = self.summary = self._tally.summary(self.trend(), suspect, dict(self._charged))
@@ -147,12 +147,12 @@ class HostMemoryRecorder:
 
     # -- sampling -----------------------------------------------------------------------------------------------
 
-    def _sample_on_thread(self) -> None:
+    def _sample_if_possible(self, details: bool = True) -> None:
         try:
-            self._sample()
+            self._sample(details)
         except WriteError:
             raise
-        except (OSError, ValueError, IndexError, psutil.Error):  # for example, a process ended while it was read
+        except (OSError, ValueError, IndexError, psutil.Error):  # a process ended while it was read; no file is left
             pass
 
     def _sample(self, details: bool = True) -> None:
