@@ -287,54 +287,117 @@ def test_a_killed_trainings_port_and_output_are_free_while_its_child_writes() ->
     wait_for(lambda: statuses(FOLDER)['saved'] == 1, 60)
 
 
-def test_a_child_needs_no_more_files_than_its_pipes(tmp_path: Path) -> None:
-    script = """
-        import os, resource
-        from pathlib import Path
-        from composer_memprof.artifacts.child import fork
-        os.dup2(0, 200)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        taken = []
+#: Leaves ``free`` files to open.
+NO_FILES = """
+    import os, resource, sys, threading, time, warnings
+    from pathlib import Path
+    from composer_memprof.artifacts.child import fork
+    from tests.test_artifacts import FOLDER, Part, make_store, stamp, text
+    taken = []
+
+    def leave(free, hard=resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
         try:
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
         except OSError:
-            for descriptor in taken[-4:]:
-                os.close(descriptor)
-        child = fork(lambda: [Path('written').write_text('x')], in_turn=True)
-        print(child.results(), child.failure)
-    """
-    assert run_script(script, cwd=tmp_path).stdout == '[1] \n'
+            for descriptor in taken[-free:] if free else ():
+                os.close(taken.pop())
 
+    def free_in(seconds):
+        timer = threading.Timer(seconds, lambda: list(map(os.close, taken)))
+        timer.daemon = True
+        timer.start()
 
-@pytest.mark.parametrize(('seconds', 'status'), [(0.5, 'saved'), (20, 'failed')])
-def test_where_no_file_is_left_to_open_a_window_is_written_once_one_is_free(seconds: float, status: str) -> None:
-    script = """
-        import os, resource, sys, threading, warnings
-        from tests.test_artifacts import make_store, stamp, text
-        store = make_store()
-        store.save([text()], stamp(1))
-        store.flush(20)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        taken = []
-        try:
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            freeing = threading.Timer(float(sys.argv[1]), lambda: list(map(os.close, taken)))
-            freeing.daemon = True
-            freeing.start()
+    def save_and_print(store, part, **how):
         with warnings.catch_warnings(record=True) as said:
-            store.save([text()], stamp(2))
+            began = time.monotonic()
+            store.save([part], stamp(2), **how)
+            print(f'{time.monotonic() - began:.0f}')
             store.flush(20)
             store.close(20)
-        print(*(warning.message for warning in said))
+        for warning in said:
+            print(warning.message)
+"""
+
+
+def test_a_child_needs_no_more_files_than_its_pipes(tmp_path: Path) -> None:
+    script = """
+    os.dup2(0, 200)
+    leave(4, hard=100)
+    child = fork(lambda: [Path('written').write_text('x')], in_turn=True)
+    print(child.results(), child.failure)
     """
-    run = run_script(script, str(seconds))
-    assert [(entry.batch, entry.status) for entry in entries(FOLDER)] == [(1, 'saved'), (2, status)], run.stderr
-    warning = 'composer_memprof: thing of batch 2 could not be written: OSError: [Errno 24] Too many open files'
-    assert run.stdout.startswith(warning) if status == 'failed' else run.stdout == '\n'
-    assert len(run.stdout.splitlines()) == 1
+    assert run_script(NO_FILES + script, cwd=tmp_path).stdout == '[1] \n'
+
+
+def test_a_child_opens_as_many_files_as_the_machine_lets_it(tmp_path: Path) -> None:
+    script = """
+    leave(4)
+    child = fork(lambda: [len([open(os.devnull) for _ in range(20)])], in_turn=True)
+    print(child.results(), child.failure)
+    """
+    assert run_script(NO_FILES + script, cwd=tmp_path).stdout == '[20] \n'
+
+
+@pytest.mark.parametrize('is_first', [True, False])
+def test_where_no_file_is_left_to_open_a_window_is_written_once_one_is_free(is_first: bool) -> None:
+    script = """
+    store = make_store()
+    if sys.argv[1] == 'False':
+        store.save([text()], stamp(1))
+        store.flush(20)
+    leave(0)
+    free_in(0.5)
+    save_and_print(store, text())
+    """
+    run = run_script(NO_FILES + script, str(is_first))
+    saved = [2] if is_first else [1, 2]
+    assert [(entry.batch, entry.status) for entry in entries(FOLDER)] == [(batch, 'saved') for batch in saved], (
+        run.stderr
+    )
+    assert run.stdout == '0\n'
+
+
+def test_what_was_written_is_not_written_again_because_no_file_was_left_after_it() -> None:
+    script = """
+    written = []
+    def write(path):
+        time.sleep(2.1)
+        path.write_text('x')
+        written.append(path)
+        leave(0)
+        free_in(0.3)
+    store = make_store()
+    store.save([text()], stamp(1))
+    store.flush(20)
+    leave(1)
+    save_and_print(store, Part('thing', '.txt', write))
+    print(len(written), *sorted(os.listdir(FOLDER)))
+    """
+    run = run_script(NO_FILES + script)
+    warning = "composer_memprof: waiting for the last files to be written to '"
+    lines = [line for line in run.stdout.splitlines() if not line.startswith(warning)]
+    assert lines == ['0', '1 rank0.1.txt rank0.2.txt rank0.manifest.jsonl'], run.stderr
+    assert statuses(FOLDER) == {'saved': 2}
+
+
+@pytest.mark.parametrize('inline', [True, False])
+def test_a_window_for_which_no_file_gets_free_is_listed_as_failed_and_the_training_waits_for_none(inline: bool) -> None:
+    script = """
+    store = make_store()
+    store.save([text()], stamp(1))
+    store.flush(20)
+    leave(0)
+    save_and_print(store, text(), inline=sys.argv[1] == 'True')
+    """
+    run = run_script(NO_FILES + script, str(inline))
+    listed = [(entry.batch, entry.status) for entry in entries(FOLDER, 'thing')]
+    assert listed == [(1, 'saved'), (2, 'failed')], run.stderr
+    error = "OSError: [Errno 24] Too many open files: '"
+    held, said = run.stdout.splitlines()
+    assert held == '0' and said.startswith(f'composer_memprof: thing of batch 2 could not be written: {error}')
+    assert said.endswith("'. Raise the limit of open files: ulimit -n")
 
 
 def test_a_child_keeps_the_manifests_lock_so_that_push_knows_of_it() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import traceback
@@ -81,6 +82,7 @@ def run(work: Work, pipes: Sequence[int], parent: int) -> None:
                 _take_signals_out()
                 gc.disable()  # a collection would write to, and so copy, the parent's pages
                 offer_itself()
+                _raise_limit_of_files()
                 _let_go({results, *turn, *work.keep})
                 _run(work, out, turn, parent)
                 _send(out, {DONE: True})
@@ -136,6 +138,13 @@ def offer_itself() -> None:
     """Where memory runs out, the kernel kills this process before any other."""
     with contextlib.suppress(OSError):
         _OOM_SCORE.write_text(_KILLED_FIRST)
+
+
+def _raise_limit_of_files() -> None:
+    """The training may have no file left to open. In the child nobody needs its limit: it has no select()."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _let_go(keep: Collection[int]) -> None:

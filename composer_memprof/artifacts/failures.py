@@ -6,19 +6,13 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Optional, TypeVar
+from typing import ClassVar, Optional
 
-import tenacity
-
+from composer_memprof.artifacts.no_file_left import explained, is_no_file_left
 from composer_memprof.messages import log_error, warn
 
 #: Errors of a file that tell of its whole folder, whatever is written.
 _OF_FOLDER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.ESTALE)
-#: Errors that say nothing of the folder. The first two: this process, or the machine, has no file left to open.
-_NOT_OF_FOLDER = (errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG)
-_NO_FILE_LEFT = _NOT_OF_FOLDER[:2]
-
-_Result = TypeVar('_Result')
 
 
 class LostFolderError(OSError):
@@ -35,33 +29,14 @@ def telling_of_folder() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NOT_OF_FOLDER:
+        if is_no_file_left(error) or error.errno == errno.ENAMETOOLONG:
             raise
-        raise LostFolderError(*error.args) from error
+        raise LostFolderError(str(error)) from error
 
 
 def is_lost_folder(error: BaseException) -> bool:
     """Whether ``error`` says that the folder takes no file any more."""
     return isinstance(error, LostFolderError) or (isinstance(error, OSError) and error.errno in _OF_FOLDER)
-
-
-def _is_no_file_left(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in _NO_FILE_LEFT
-
-
-def explained(error: BaseException) -> str:
-    """The error, and what to do if no file is left to open."""
-    return f'{error}. Raise the limit of open files: ulimit -n' if _is_no_file_left(error) else str(error)
-
-
-def once_a_file_is_free(work: Callable[[], _Result]) -> _Result:
-    """Run ``work``; for up to two seconds again where no file is left to open. Other threads soon close theirs."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_is_no_file_left),
-        wait=tenacity.wait_fixed(0.02),
-        stop=tenacity.stop_after_delay(2),
-        reraise=True,
-    )(work)
 
 
 class Failures:
@@ -92,7 +67,7 @@ class Failures:
             work()
         except Exception as error:  # such as a full disk, or a folder that was removed
             log_error(f'work on the files in {self._folder} failed')
-            if _is_no_file_left(error):
+            if is_no_file_left(error):
                 self.warn_once(
                     'no file left', f'not all files in {str(self._folder)!r} could be completed: {explained(error)}'
                 )

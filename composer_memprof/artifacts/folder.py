@@ -20,6 +20,7 @@ from composer_memprof.artifacts.failures import telling_of_folder
 from composer_memprof.artifacts.files import move_to_new
 from composer_memprof.artifacts.manifest import UNFINISHED, Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.no_file_left import once_a_file_is_free
 from composer_memprof.artifacts.unfinished import remove_temporary, temporary_name
 
 
@@ -61,6 +62,7 @@ class ArtifactFolder:
         self.destination = destination
         self.overwrite = overwrite
         self._rank = dist.get_global_rank()
+        self._pid = os.getpid()
         self.manifest = Manifest.acquire(path, self._rank)
 
     def file(self, kind: str, suffix: str, stamp: Stamp, naming: Optional[Naming]) -> ArtifactFile:
@@ -108,12 +110,12 @@ class ArtifactFolder:
         entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
         with telling_of_folder():
             self.path.mkdir(parents=True, exist_ok=True)
-            self.record_in_any_process(entry, to_disk=False)
+            once_a_file_is_free(lambda: self.record_in_any_process(entry, to_disk=False))
         try:
             yield path
         finally:
             with contextlib.suppress(OSError):  # `push` sees that it is gone, or removes it
-                remove_temporary(path)
+                once_a_file_is_free(lambda: remove_temporary(path))
                 self.record_in_any_process(replace(entry, status='removed'), to_disk=False)
 
     def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:
@@ -173,5 +175,8 @@ class ArtifactFolder:
         self.manifest.append(entry, to_disk=to_disk)
 
     def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
-        """Append ``entry`` from here or from a forked child, in which the manifest's lock may be held for good."""
-        append_line(self.manifest.path, entry, to_disk=to_disk)
+        """As :meth:`record`, also in a forked child, in which the manifest's lock may be held for good."""
+        if os.getpid() == self._pid:
+            self.record(entry, to_disk=to_disk)
+        else:
+            append_line(self.manifest.path, entry, to_disk=to_disk)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Optional
 
 from composer_memprof.artifacts.compression import Compress, codec_for
-from composer_memprof.artifacts.failures import once_a_file_is_free
 from composer_memprof.artifacts.files import link, sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.no_file_left import once_a_file_is_free
 from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, write_parts
 
 #: Called with the parts, stamp and results of a window that was written.

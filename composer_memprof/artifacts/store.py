@@ -15,7 +15,7 @@ from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import Compress
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.exiting import Deadline
-from composer_memprof.artifacts.failures import Failures
+from composer_memprof.artifacts.failures import Failures, LostFolderError
 from composer_memprof.artifacts.folder import ArtifactFolder
 from composer_memprof.artifacts.growing_file import GrowingFile
 from composer_memprof.artifacts.left_out import LeftOut
@@ -174,18 +174,13 @@ class ArtifactStore:
         written: Sequence[WrittenFile],
         on_saved: Optional[OnSaved] = None,
     ) -> None:
-        """Report the parts of a window that failed; upload and keep the others."""
-        window = WindowFiles()
+        """Upload and keep the parts of a window that were written; report the others."""
         if written[0].why_skipped:
             self.leave_out(parts[0], stamp, written[0].why_skipped, was_taken=True)
             return
-        for part, result in zip(parts, written):
-            if result.folder_is_lost:
-                raise OSError(result.error)
-            if result.entry is None:
-                log_error(f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written', result.traceback)
-                self._report_failed(part, stamp, result.error)
-            else:
+        window = WindowFiles()
+        for result in written:
+            if result.entry is not None:
                 self._windows.add_file(result.entry, window)
         if on_saved is not None:
             self._call(on_saved, {entry.kind: self.folder / entry.path for entry in window.entries})
@@ -193,16 +188,21 @@ class ArtifactStore:
             self._windows.add(window)
             self._uploader.send(window)
             self._windows.remove_old()
+        for part, result in zip(parts, written):
+            if result.entry is None:
+                self._report_failed(part, stamp, result)
 
-    def _report_failed(self, part: Part, stamp: Stamp, error: str) -> None:
+    def _report_failed(self, part: Part, stamp: Stamp, result: WrittenFile) -> None:
+        if result.folder_is_lost:
+            raise LostFolderError(result.error)
+        what = f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written'
+        log_error(what, result.traceback)
         with contextlib.suppress(ValueError):  # there is no path that it could be listed under
             entry = self._files.failed_entry(part.file_in(self._files, stamp))
             if not _exists(self.folder / entry.path):  # else that is an earlier file's, and its entry must stay last
                 self._files.record(entry)
         # After the entry: if that can't be written either, the warning is about the whole folder.
-        self._failures.warn_once(
-            part.kind, f'{part.kind} of batch {stamp.timestamp.batch.value} could not be written: {error}'
-        )
+        self._failures.warn_once(part.kind, f'{what}: {result.error}')
 
     def _call(self, on_saved: OnSaved, paths: dict[str, Path]) -> None:
         try:

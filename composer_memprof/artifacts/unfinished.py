@@ -35,8 +35,10 @@ def _this_machine() -> str:
 
 def remove_temporary(path: Path) -> None:
     """Remove a temporary file, and those that its writer or a codec has made next to it."""
-    for each in path.parent.glob(f'{path.stem}.*'):
-        each.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # needs no other file to be opened
+    for name in os.listdir(path.parent):
+        if name.startswith(f'{path.stem}.'):
+            (path.parent / name).unlink(missing_ok=True)
 
 
 def clear_unfinished(manifest: Path, of_process: Optional[int] = None) -> list[Path]:

@@ -40,6 +40,15 @@ class Job:
         self.is_ready = self.prepare is None
 
 
+class _Thread(threading.Thread):
+    """On which no training runs."""
+
+
+def on_worker_thread() -> bool:
+    """True on a thread of a :class:`WorkerThread`."""
+    return isinstance(threading.current_thread(), _Thread)
+
+
 class WorkerThread:
     """A thread that runs jobs in order. It lives as long as it has users.
 
@@ -196,7 +205,7 @@ class WorkerThread:
             return True
         if exiting():
             return False
-        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        thread = _Thread(target=self._run, name=self.name, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # a limit on threads

@@ -15,21 +15,17 @@ from composer_memprof.artifacts.child import Child, fork, hurry
 from composer_memprof.artifacts.child_work import ReadAtFork
 from composer_memprof.artifacts.compression import Compress, add_suffix, codec_for, compress_file
 from composer_memprof.artifacts.exiting import Deadline, exiting
-from composer_memprof.artifacts.failures import (
-    Failures,
-    explained,
-    is_lost_folder,
-    once_a_file_is_free,
-    telling_of_folder,
-)
+from composer_memprof.artifacts.failures import Failures, is_lost_folder, telling_of_folder
 from composer_memprof.artifacts.files import sync_and_digest
 from composer_memprof.artifacts.folder import ArtifactFile, ArtifactFolder
 from composer_memprof.artifacts.headroom import why_no_memory
 from composer_memprof.artifacts.left_out import NO_ROOM
 from composer_memprof.artifacts.manifest import Entry
 from composer_memprof.artifacts.names import Naming, Stamp
+from composer_memprof.artifacts.no_file_left import explained, is_no_file_left, once_a_file_is_free
 from composer_memprof.artifacts.unfinished import clear_unfinished
 from composer_memprof.artifacts.worker_thread import Job, WorkerThread
+from composer_memprof.messages import errors_logged
 
 #: Shared by all stores. A window holds recorded data until it is written, so that few may wait.
 _windows = WorkerThread('memprof-writer', capacity=4)
@@ -106,7 +102,7 @@ def write_parts(
 
 def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> WrittenFile:
     try:
-        return WrittenFile(once_a_file_is_free(lambda: _write_whole(folder, part, file, number)))
+        return WrittenFile(_write_whole(folder, part, file, number))
     except Exception as error:  # the other parts are still written
         if is_lost_folder(error):
             return WrittenFile(error=str(error), folder_is_lost=True)
@@ -116,21 +112,21 @@ def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: 
 def _write_whole(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> Entry:
     with folder.temporary(file) as temporary:
         written = _write_temporary(temporary, part)
-        size, sha256 = sync_and_digest(written)
+        size, sha256 = once_a_file_is_free(lambda: sync_and_digest(written))
         with telling_of_folder():
             entry = folder.saved_entry(file, folder.publish(file, written, number), size, sha256)
-            once_a_file_is_free(lambda: folder.record_in_any_process(entry))  # for it has its name now
+            folder.record_in_any_process(entry)
         return entry
 
 
 def _write_temporary(temporary: Path, part: Part) -> Path:
     """Write a part to a temporary file; returns its path, which is another one if it is compressed."""
-    part.write(temporary)
+    once_a_file_is_free(lambda: part.write(temporary))
     codec = codec_for(part.compress)
     if codec is None:
         return temporary
     compressed = temporary.with_suffix(codec.suffix)
-    compress_file(temporary, compressed, codec)
+    once_a_file_is_free(lambda: compress_file(temporary, compressed, codec))
     return compressed
 
 
@@ -166,7 +162,7 @@ class Writer:
         def finish() -> None:
             self._failures.guard(lambda: on_written(window.results()))
 
-        self._failures.guard(self._folder.manifest.open)
+        self._failures.guard(self._open_manifest)
         if inline or exiting():
             finish()
         elif read_at_fork is not None:
@@ -176,6 +172,14 @@ class Writer:
         else:
             _windows.submit(Job(finish, owner=self, prepare=window.fork))
             _windows.prepare_next()
+
+    def _open_manifest(self) -> None:
+        """Early, for its lock tells that the run is alive. The first entry opens it if that is not possible now."""
+        try:
+            self._folder.manifest.open()
+        except OSError as error:
+            if not is_no_file_left(error):
+                raise
 
     def run(self, work: Callable[[], None], *, after_windows: bool = False) -> None:
         """Run ``work``, which is quick and holds little, on a worker thread.
@@ -248,7 +252,8 @@ class _WindowWriting:
         written = [_written_file(result) for result in child.results()]
         missing = len(self._parts) - len(written)
         if missing:
-            clear_unfinished(self._folder.manifest.path, of_process=child.pid)
+            with errors_logged('the files that a dead process left could not be cleared'):
+                clear_unfinished(self._folder.manifest.path, of_process=child.pid)
         failed = WrittenFile(error=f'the process that wrote it died: {child.failure}', traceback=child.traceback)
         return [*written, *[failed] * missing]
 

@@ -206,9 +206,10 @@ def export_trace(result: KinetoResult, path: Path) -> None:
     Raises:
         OSError: if torch could not write it.
     """
-    result.profile.export_chrome_trace(str(path))
+    if not path.exists():  # else it is tried again, because _remove_path found no file left to open
+        result.profile.export_chrome_trace(str(path))
     if not path.exists():  # torch only logs an error in writing
-        raise OSError('torch could not write the trace; the disk may be full')
+        raise OSError('torch could not write the trace; the disk may be full, or no file left to open')
     _remove_path(path)
 
 
