@@ -79,7 +79,7 @@ def run(work: Work, pipes: Sequence[int], parent: int) -> None:
             os.close(end)
         with os.fdopen(results, 'wb') as out:
             try:
-                _take_signals_out()
+                _ignore_signals()
                 gc.disable()  # a collection would write to, and so copy, the parent's pages
                 offer_itself()
                 _raise_limit_of_files()
@@ -92,9 +92,9 @@ def run(work: Work, pipes: Sequence[int], parent: int) -> None:
         os._exit(0)
 
 
-def _take_signals_out() -> None:
-    """A launcher that stops the job signals the child too, which must still write its files. The training's handlers
-    are not for the child.
+def _ignore_signals() -> None:
+    """Those that stop the job: a launcher sends them to the child too, which must still write its files. And those that
+    the training handles: its handlers are not for the child.
     """
     for number in signal.valid_signals():
         if number in STOPPING or callable(signal.getsignal(number)):
@@ -141,7 +141,7 @@ def offer_itself() -> None:
 
 
 def _raise_limit_of_files() -> None:
-    """The training may have no file left to open. In the child nobody needs its limit: it has no select()."""
+    """The training may have no file left to open. What this child may open beyond that takes nothing from it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

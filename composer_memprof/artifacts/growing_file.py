@@ -47,7 +47,7 @@ class GrowingFile:
         self._file = file
         self._lock = threading.Lock()
         self._descriptor: Optional[int]
-        self._descriptor, self._name = folder.create(self._file)
+        self._descriptor, self._name = once_a_file_is_free(lambda: folder.create(self._file))
         path = self.path
         self._part = Part(file.kind, file.suffix, lambda target: shutil.copyfile(path, target), compress, file.naming)
         # At once: a run that is killed in the next moment leaves no file that is not listed.

@@ -25,6 +25,7 @@ from composer_memprof.artifacts import unshared
 from composer_memprof.artifacts.destinations import Destination
 from composer_memprof.artifacts.failures import is_lost_folder
 from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.no_file_left import explained
 from composer_memprof.artifacts.store import ArtifactStore, Part, fork_next_writer, hand_over_windows
 from composer_memprof.callbacks.framework import closing, closing_line, composer_profiler, exclusive
 from composer_memprof.callbacks.framework.exclusive import Obstacle
@@ -568,7 +569,8 @@ class ProfilingCallback(StageEvents):
         if self._store is not None and is_lost_folder(error):
             self._store.report_lost_folder(error)  # one warning for all callbacks
         elif self._life is not _DISABLED and not self._folder_lost:
-            warn(f'{name} is disabled for the rest of this run: {type(error).__name__}: {error}. Training continues')
+            what = f'{type(error).__name__}: {explained(error)}'
+            warn(f'{name} is disabled for the rest of this run: {what}. Training continues')
         self._drop_recording()
 
     def _drop_recording(self) -> None:
