@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from composer_memprof import Flops, HostRSS
-from composer_memprof.artifacts.manifest import Entry, Manifest, locked_for_push, read_manifest
+from composer_memprof.artifacts.manifest import Entry, Manifest, append_line, locked_for_push, read_manifest
 from composer_memprof.artifacts.push import push
 from composer_memprof.artifacts.unfinished import temporary_name
 from composer_memprof.messages import MemprofWarning
@@ -117,6 +117,16 @@ def test_a_growing_file_that_can_not_be_compressed_stays_as_it_is() -> None:
         store.close(20)
     (listed,) = [each for each in entries(FOLDER) if each.path == growing.path.name]
     assert (listed.status, growing.path.read_text()) == ('saved', 'a line\n')
+
+
+def test_a_line_that_another_process_is_amid_is_not_taken_for_a_torn_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = manifest_of(entry('a.txt'))
+    whole = path.read_text()
+    path.write_text(whole + whole[:40])
+    monkeypatch.setattr(time, 'sleep', lambda seconds: path.write_text(whole * 2))  # the other process ends its line
+    append_line(path, entry('b.txt'))
+    assert '' not in path.read_text().splitlines()
+    assert [line.path for line in read_manifest(path)] == ['a.txt', 'b.txt']
 
 
 def test_a_line_glued_to_a_torn_one_is_read() -> None:

@@ -31,6 +31,8 @@ PATTERN = 'rank*.manifest.jsonl'
 UNFINISHED = '.unfinished'
 #: Keys that a line has only if there is something to say.
 _OPTIONAL = ('simulated', 'reason')
+#: Another process may be amid a line, which its filesystem shows page by page, for less than this in seconds.
+_AMID_LINE_S = 0.01
 #: A manifest that was written to in these last seconds is of a run that goes on.
 _FRESH_S = 5.0
 
@@ -166,11 +168,17 @@ def _duplicate(file: int) -> Optional[int]:
         return None
 
 
+def _ends_with_line(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return not size or os.pread(file, 1, size - 1) == b'\n'
+
+
 def _write_line(file: int, line: bytes) -> None:
     """Append ``line``. A line before it that was cut short, by a kill or a full disk, is ended first."""
-    size = os.fstat(file).st_size
-    if size and os.pread(file, 1, size - 1) != b'\n':
-        line = b'\n' + line
+    if not _ends_with_line(file):
+        time.sleep(_AMID_LINE_S)
+        if not _ends_with_line(file):
+            line = b'\n' + line
     while line:  # a disk that becomes full takes a part, and refuses the rest
         line = line[os.write(file, line) :]
 
