@@ -42,16 +42,16 @@ test-newest-torch: $(NEWEST_VENV)/.installed-dev  ## all tests on the newest tor
 test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all extras, and the tests of loggers and stores, in an environment of its own
 	$(FOUNDRY_VENV)/bin/uv pip check --python $(FOUNDRY_VENV)/bin/python
 	$(FOUNDRY_VENV)/bin/python -c 'import llmfoundry, wandb, mlflow, datasets, streaming, boto3, s3fs, gcsfs, adlfs'
-	$(FOUNDRY_VENV)/bin/python -m pytest tests/test_addresses.py tests/test_loggers.py tests/test_s3.py tests/test_probe.py $(ARGS)
+	$(FOUNDRY_VENV)/bin/python -m pytest tests/artifacts/test_addresses.py tests/artifacts/test_loggers.py tests/artifacts/test_s3.py tests/artifacts/test_probe.py $(ARGS)
 
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
 
 accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one
-	$(BIN)/python -m tests.benchmarks.accuracy $(ARGS)
+	$(BIN)/python -m tests.benchmarks.simulation.accuracy $(ARGS)
 
 mpt: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's MPT-7B on simulated GPUs, in an environment of its own (an hour)
-	$(FOUNDRY_VENV)/bin/python -m tests.benchmarks.llm_foundry $(MPT_YAML) $(ARGS)
+	$(FOUNDRY_VENV)/bin/python -m tests.benchmarks.simulation.llm_foundry $(MPT_YAML) $(ARGS)
 
 lint: $(VENV)/.installed-dev $(PAGES)/node_modules/.installed  ## style and types, of the pages' scripts too
 	$(BIN)/ruff check .

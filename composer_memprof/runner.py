@@ -16,11 +16,11 @@ from composer.loggers import Logger, LoggerDestination
 from composer.utils import dist
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
-from composer_memprof.artifacts.files import sync_and_digest
-from composer_memprof.artifacts.folder import ArtifactFolder
-from composer_memprof.artifacts.names import Naming, Stamp, folder_of, folders_of_all_ranks
-from composer_memprof.callbacks.framework import closing_line
+from composer_memprof.artifacts.naming.names import Naming, Stamp, folder_of, folders_of_all_ranks
+from composer_memprof.artifacts.writing.disk import sync_and_digest
+from composer_memprof.artifacts.writing.folder import ArtifactFolder
 from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.framework.closing import closing_line
 from composer_memprof.config import build_trainer
 from composer_memprof.config.credentials import without_credentials
 from composer_memprof.messages import log_error

@@ -19,7 +19,7 @@ from composer import Trainer
 from composer.models import ComposerModel
 from torch.utils.data import DataLoader, Dataset
 
-from composer_memprof.artifacts.manifest import Entry, find_manifests, read_manifest
+from composer_memprof.artifacts.reading.manifest import Entry, find_manifests, read_manifest
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with

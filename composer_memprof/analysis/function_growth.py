@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Optional
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, open_decompressed
-from composer_memprof.artifacts.compression import DAMAGE
+from composer_memprof.artifacts.naming.compression import DAMAGE
 from composer_memprof.messages import printable
 
 #: Bytes of a file, decompressed, and of a line.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Optional
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.compression import suffixes
-from composer_memprof.artifacts.containment import inside
-from composer_memprof.artifacts.manifest import PATTERN, Entry, find_manifests, read_manifest
+from composer_memprof.artifacts.naming.compression import suffixes
+from composer_memprof.artifacts.reading.containment import inside
+from composer_memprof.artifacts.reading.manifest import PATTERN, Entry, find_manifests, read_manifest
 
 _SNAPSHOT = 'memory_snapshot'
 #: What a snapshot's name ends with, before the suffix of a compression.

@@ -9,9 +9,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.addresses import scheme_of
-from composer_memprof.artifacts.fetching import Store, temporary_folder
-from composer_memprof.artifacts.manifest import PATTERN
+from composer_memprof.artifacts.naming.addresses import scheme_of
+from composer_memprof.artifacts.reading.fetching import Store, temporary_folder
+from composer_memprof.artifacts.reading.manifest import PATTERN
 
 
 @dataclass(frozen=True)

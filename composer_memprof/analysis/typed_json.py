@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union
 
 from composer_memprof.analysis.snapshot.untrusted import LARGEST, shown
-from composer_memprof.artifacts.compression import DAMAGE, CodecMissingError, open_for_read
+from composer_memprof.artifacts.naming.compression import DAMAGE, CodecMissingError, open_for_read
 from composer_memprof.messages import printable
 
 _T = TypeVar('_T')

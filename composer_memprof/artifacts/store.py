@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.artifacts.child_work import ReadAtFork
-from composer_memprof.artifacts.compression import Compress
-from composer_memprof.artifacts.destinations import Destination
-from composer_memprof.artifacts.exiting import Deadline
-from composer_memprof.artifacts.failures import Failures, LostFolderError
-from composer_memprof.artifacts.folder import ArtifactFolder
-from composer_memprof.artifacts.growing_file import GrowingFile
-from composer_memprof.artifacts.left_out import LeftOut
-from composer_memprof.artifacts.names import Naming, Stamp
-from composer_memprof.artifacts.retention import KeptWindows, WindowFiles
-from composer_memprof.artifacts.uploading import Uploader
-from composer_memprof.artifacts.writing import Part, Writer, WrittenFile, fork_next_writer, hand_over_windows
+from composer_memprof.artifacts.naming.compression import Compress
+from composer_memprof.artifacts.naming.names import Naming, Stamp
+from composer_memprof.artifacts.uploading.destinations import Destination
+from composer_memprof.artifacts.uploading.uploader import Uploader
+from composer_memprof.artifacts.writing.child.work import ReadAtFork
+from composer_memprof.artifacts.writing.deadlines import Deadline
+from composer_memprof.artifacts.writing.failures import Failures, LostFolderError
+from composer_memprof.artifacts.writing.folder import ArtifactFolder
+from composer_memprof.artifacts.writing.growing_file import GrowingFile
+from composer_memprof.artifacts.writing.retention import KeptWindows, WindowFiles
+from composer_memprof.artifacts.writing.skipped_windows import LeftOut
+from composer_memprof.artifacts.writing.writer import Part, Writer, WrittenFile, fork_next_writer, hand_over_windows
 from composer_memprof.messages import log_error
 
 __all__ = ['ArtifactStore', 'GrowingFile', 'OnSaved', 'Part', 'fork_next_writer', 'hand_over_windows']

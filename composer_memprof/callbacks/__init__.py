@@ -6,15 +6,15 @@
 from composer_memprof.callbacks.framework.importing import by_itself as _by_itself
 
 with _by_itself('Flops', kind='flops'):
-    from composer_memprof.callbacks.flops import Flops as Flops
+    from composer_memprof.callbacks.flops.callback import Flops as Flops
 with _by_itself('FSDPMemTracker', kind='fsdp_mem_tracker'):
     from composer_memprof.callbacks.fsdp_mem_tracker import FSDPMemTracker as FSDPMemTracker
 with _by_itself('HostRSS', kind='host_rss'):
     from composer_memprof.callbacks.host_rss import HostRSS as HostRSS
 with _by_itself('MemProfiler', kind='mem_profiler'):
-    from composer_memprof.callbacks.mem_profiler import MemProfiler as MemProfiler
+    from composer_memprof.callbacks.mem_profiler.callback import MemProfiler as MemProfiler
 with _by_itself('MemorySnapshot', kind='memory_snapshot'):
-    from composer_memprof.callbacks.memory_snapshot import MemorySnapshot as MemorySnapshot
+    from composer_memprof.callbacks.memory_snapshot.callback import MemorySnapshot as MemorySnapshot
 with _by_itself('Memray', kind='memray'):
     from composer_memprof.callbacks.memray import Memray as Memray
 with _by_itself('SavedTensorsHook', kind='saved_tensors_hook'):

@@ -11,7 +11,7 @@ from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof.analysis.module_memory import ModuleMemorySummary, summary_of_memory
-from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
@@ -25,8 +25,8 @@ from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model,
 from composer_memprof.recorders.modules.names import class_name, module_named
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
-from composer_memprof.report.text.files import write_json, write_text
-from composer_memprof.report.text.module_memory import Layout, module_memory_dict, module_memory_text
+from composer_memprof.report.text.tables.files import write_json, write_text
+from composer_memprof.report.text.tables.module_memory import Layout, module_memory_dict, module_memory_text
 from composer_memprof.schedule import window
 
 _FUNCTION = '{function}'

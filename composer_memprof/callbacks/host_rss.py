@@ -9,15 +9,15 @@ from composer.core import State
 from composer.loggers import Logger
 from typing_extensions import Unpack
 
-from composer_memprof.artifacts.child import is_own_child
-from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
+from composer_memprof.artifacts.writing.child.fork import is_own_child
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.messages import human_bytes, must_be, warn
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
-from composer_memprof.report.text.files import write_json
+from composer_memprof.report.text.tables.files import write_json
 from composer_memprof.schedule.constant import ALWAYS
 
 #: Seconds between two checks for growth while training runs.

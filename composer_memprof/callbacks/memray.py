@@ -11,13 +11,13 @@ from typing import Any, Optional
 
 from composer.core import State
 
-from composer_memprof.artifacts.files import link
-from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
-from composer_memprof.callbacks.framework import exclusive
+from composer_memprof.artifacts.writing.disk import link
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
 from composer_memprof.callbacks.framework.options import COMPRESS, split_shared, takes_shared_parameters
+from composer_memprof.callbacks.framework.windows import exclusive
 from composer_memprof.messages import check_switches
 from composer_memprof.recorders.python_calls.memray import (
     MemrayRecorder,
@@ -27,9 +27,9 @@ from composer_memprof.recorders.python_calls.memray import (
     read_statistics,
     write_flame_graph,
 )
-from composer_memprof.report.text.files import write_json, write_text
-from composer_memprof.report.text.head import WindowHead
-from composer_memprof.report.text.memray import memray_text
+from composer_memprof.report.text.tables.files import write_json, write_text
+from composer_memprof.report.text.tables.head import WindowHead
+from composer_memprof.report.text.tables.memray import memray_text
 from composer_memprof.schedule import window
 
 

@@ -10,15 +10,15 @@ from composer.core import State
 from composer.loggers import Logger
 from typing_extensions import Unpack
 
-from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.pack_functions import FunctionOrPath, resolve_functions
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder, check_has_parameters
-from composer_memprof.report.text.files import write_json, write_text
-from composer_memprof.report.text.saved_tensors import saved_tensors_text
+from composer_memprof.report.text.tables.files import write_json, write_text
+from composer_memprof.report.text.tables.saved_tensors import saved_tensors_text
 from composer_memprof.schedule import window
 
 

@@ -13,7 +13,7 @@ from composer.loggers import Logger
 from composer.utils import dist
 from typing_extensions import Unpack
 
-from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
@@ -26,8 +26,8 @@ from composer_memprof.recorders.step_times.summary import BatchTimes
 from composer_memprof.recorders.step_times.timers import CudaTimer, HostTimer
 from composer_memprof.recorders.step_times.window import StepTimesWindow
 from composer_memprof.recorders.tensors import tensors_in
-from composer_memprof.report.text.files import write_json
-from composer_memprof.report.text.head import StageHead
+from composer_memprof.report.text.tables.files import write_json
+from composer_memprof.report.text.tables.head import StageHead
 from composer_memprof.schedule.constant import ALWAYS
 from composer_memprof.vocabulary import BETWEEN_PHASES, DATALOADER, FORWARD
 

@@ -13,11 +13,9 @@ from composer.core import State, Timestamp
 from composer.loggers import Logger
 from composer.utils import dist
 
-from composer_memprof.artifacts.compression import add_suffix, agreed_compress, strip_suffix
-from composer_memprof.artifacts.names import Naming, Stamp, check_run_name, folder_of
+from composer_memprof.artifacts.naming.compression import add_suffix, agreed_compress, strip_suffix
+from composer_memprof.artifacts.naming.names import Naming, Stamp, check_run_name, folder_of
 from composer_memprof.artifacts.store import Part
-from composer_memprof.callbacks.framework import composer_profiler, exclusive
-from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.callbacks.framework.options import (
     COMPRESS,
     When,
@@ -26,10 +24,12 @@ from composer_memprof.callbacks.framework.options import (
     split_shared,
     takes_shared_parameters,
 )
+from composer_memprof.callbacks.framework.windows import composer_profiler, exclusive
+from composer_memprof.callbacks.framework.windows.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.messages import check_one_of, check_switches, must_be
 from composer_memprof.recorders import kineto
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
-from composer_memprof.report.text.files import write_text
+from composer_memprof.report.text.tables.files import write_text
 from composer_memprof.schedule import window
 from composer_memprof.schedule.parsing import as_schedule
 

@@ -11,15 +11,15 @@ from typing import Any, Optional
 from composer.core import State
 from composer.utils import dist
 
-from composer_memprof.artifacts.compression import agreed_compress, codec_for, strip_suffix
-from composer_memprof.artifacts.files import link
-from composer_memprof.artifacts.names import Stamp
+from composer_memprof.artifacts.naming.compression import agreed_compress, codec_for, strip_suffix
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import Part
-from composer_memprof.artifacts.unfinished import temporary_name
-from composer_memprof.callbacks.framework import exclusive
+from composer_memprof.artifacts.writing.disk import link
+from composer_memprof.artifacts.writing.temporary_files import temporary_name
 from composer_memprof.callbacks.framework.child_files import ChildFile, child_files
-from composer_memprof.callbacks.framework.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.callbacks.framework.options import COMPRESS, split_shared, takes_shared_parameters
+from composer_memprof.callbacks.framework.windows import exclusive
+from composer_memprof.callbacks.framework.windows.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.messages import check_switches, warn
 from composer_memprof.recorders.python_calls.traced_children import TRACE_NAME
 from composer_memprof.recorders.python_calls.viztracer import VizTracerRecorder, check_tracer_options

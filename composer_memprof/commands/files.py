@@ -67,8 +67,8 @@ def push(
       composer-memprof push runs/my-run
       composer-memprof push my-run --storage-options key=value
     """
-    from composer_memprof.artifacts import push as pushing
-    from composer_memprof.artifacts.upload_bar import UploadBar
+    from composer_memprof.artifacts.uploading.bar import UploadBar
+    from composer_memprof.artifacts.uploading.push import push as pushing
 
     _check_is_folder(folder)
 
@@ -115,7 +115,7 @@ def list_files(
 
     from composer_memprof.analysis.run import left_out_windows, list_artifacts
     from composer_memprof.analysis.run_report.files import files_by_name
-    from composer_memprof.report.text.run_table import artifacts_table, left_out_sentences
+    from composer_memprof.report.text.terminal.run_table import artifacts_table, left_out_sentences
 
     with on_this_disk([folder], lambda path: []) as (run,):
         stored = run.name != str(run.path)

@@ -21,7 +21,7 @@ def on_this_disk(paths: list[str], choose: Callable[[Path], Iterable[Path]]) -> 
     """The runs or files at paths or addresses of stores; turns errors into one line and an exit code."""
     from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
     from composer_memprof.analysis.stored_runs import local_run
-    from composer_memprof.artifacts.fetching import FetchError
+    from composer_memprof.artifacts.reading.fetching import FetchError
 
     with contextlib.ExitStack() as stack:
         try:

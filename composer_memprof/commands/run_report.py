@@ -50,8 +50,8 @@ def report(
     from composer_memprof.analysis.run_report.report import report_on_paths
     from composer_memprof.plan.advised import SECONDS, with_tried_advice
     from composer_memprof.report.html.run.page import write_run_page
-    from composer_memprof.report.text.run_verdict import verdict_text
-    from composer_memprof.report.text.run_verdict_json import report_dict
+    from composer_memprof.report.text.sentences.run_verdict import verdict_text
+    from composer_memprof.report.text.sentences.run_verdict_json import report_dict
     from composer_memprof.simulation.replay import with_replayed_advice
 
     if not simulate and (config is not None or gpu is not None):
@@ -102,7 +102,7 @@ def watch(
     Example:
       composer-memprof watch runs/my-run
     """
-    from composer_memprof.report.text.watching import watch as watch_run
+    from composer_memprof.report.text.terminal.watching import watch as watch_run
 
     try:
         watch_run(folder, every)

@@ -14,7 +14,7 @@ from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show
 
 if TYPE_CHECKING:
-    from composer_memprof.analysis.memory.time_span import TimeSpan
+    from composer_memprof.analysis.memory.blocks.time_span import TimeSpan
     from composer_memprof.analysis.run import RankSnapshot
     from composer_memprof.analysis.snapshot.model import Snapshot
     from composer_memprof.analysis.stored_runs import LocalRun
@@ -50,7 +50,7 @@ def inspect(
       composer-memprof inspect rank_0_memory_stats.yaml
     """
     from composer_memprof.analysis.function_growth import is_function_stats
-    from composer_memprof.analysis.memory.time_span import TimeSpan
+    from composer_memprof.analysis.memory.blocks.time_span import TimeSpan
     from composer_memprof.analysis.run import snapshot_to_show
 
     try:
@@ -74,7 +74,7 @@ def _inspect_snapshot(
     from composer_memprof.analysis.memory.snapshot_report import report_on
     from composer_memprof.analysis.run import snapshot_to_show
     from composer_memprof.analysis.snapshot.loading import load_snapshot
-    from composer_memprof.report.text.snapshot_tables import chosen_text, report_text
+    from composer_memprof.report.text.terminal.snapshot_tables import chosen_text, report_text
 
     with file_errors_in_one_line(run.path, named=run.named):
         chosen = snapshot_to_show(run.path, rank)
@@ -112,7 +112,7 @@ def _write_page(content: Snapshot, chosen: RankSnapshot, html: Path) -> None:
 
 def _inspect_functions(run: LocalRun, as_json: bool) -> None:
     from composer_memprof.analysis.function_growth import read_function_growth
-    from composer_memprof.report.text.function_tables import function_growth_text
+    from composer_memprof.report.text.terminal.function_tables import function_growth_text
 
     with file_errors_in_one_line(run.path, named=run.named):
         functions = read_function_growth(run.path)
@@ -136,9 +136,9 @@ def diff(
       composer-memprof diff runs/before runs/after
       composer-memprof diff s3://bucket/runs/before runs/after
     """
-    from composer_memprof.analysis.memory.diff import diff as compare
+    from composer_memprof.analysis.memory.findings.diff import diff as compare
     from composer_memprof.analysis.run import snapshots_by_rank
-    from composer_memprof.report.text.snapshot_tables import diff_text
+    from composer_memprof.report.text.terminal.snapshot_tables import diff_text
 
     with on_this_disk([before, after], lambda folder: snapshots_by_rank(folder).values()) as runs:
         first, second = runs

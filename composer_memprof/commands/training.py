@@ -65,7 +65,7 @@ def _end_run(runs: list[Run], as_json: bool, with_report: bool) -> None:
     """Print, on the first rank, the result of the run, if it was built."""
     from composer.utils import dist
 
-    from composer_memprof.report.text.run_table import next_command, page_to_open, run_table
+    from composer_memprof.report.text.terminal.run_table import next_command, page_to_open, run_table
 
     if not runs or dist.get_global_rank() != 0:
         return

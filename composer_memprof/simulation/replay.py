@@ -14,7 +14,7 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.lifetimes import lifetimes
+from composer_memprof.analysis.memory.blocks.lifetimes import lifetimes
 from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.snapshot.loading import load_snapshot

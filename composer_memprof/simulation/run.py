@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.numbering import counted
+from composer_memprof.artifacts.naming.numbering import counted
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
 from composer_memprof.simulated_gpu.devices import Device

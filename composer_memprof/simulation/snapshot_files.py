@@ -13,9 +13,9 @@ from typing import Any
 
 from composer_memprof.analysis.memory.summary import write_summary
 from composer_memprof.analysis.snapshot.loading import read_snapshot
-from composer_memprof.artifacts.files import sync_and_digest
-from composer_memprof.artifacts.manifest import Entry, append_line
-from composer_memprof.artifacts.numbering import counted
+from composer_memprof.artifacts.naming.numbering import counted
+from composer_memprof.artifacts.reading.manifest import Entry, append_line
+from composer_memprof.artifacts.writing.disk import sync_and_digest
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
 from composer_memprof.simulated_gpu.this_process import simulated_device

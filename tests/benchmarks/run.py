@@ -24,21 +24,21 @@ from torch.profiler import ProfilerActivity
 from composer_memprof import HostRSS, MemorySnapshot, StepTimes, TorchProfiler
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.examples.text_files import text_files
-from tests.benchmarks.analysis import analysis
-from tests.benchmarks.child import child
-from tests.benchmarks.flops import flops
-from tests.benchmarks.fsdp_mem_tracker import fsdp_mem_tracker
-from tests.benchmarks.hold import hold, hold_gpu
-from tests.benchmarks.kills import kills
-from tests.benchmarks.mem_profiler import mem_profiler
-from tests.benchmarks.page import page
-from tests.benchmarks.python_calls import python_calls
-from tests.benchmarks.run_report import run_report
-from tests.benchmarks.saved_tensors import saved_tensors
-from tests.benchmarks.simulation import simulation
-from tests.benchmarks.soak import soak
-from tests.benchmarks.training import step_ratio
-from tests.benchmarks.uploads import uploads
+from tests.benchmarks.analysis.analysis import analysis
+from tests.benchmarks.analysis.page import page
+from tests.benchmarks.analysis.python_calls import python_calls
+from tests.benchmarks.analysis.run_report import run_report
+from tests.benchmarks.artifacts.child import child
+from tests.benchmarks.artifacts.kills import kills
+from tests.benchmarks.artifacts.soak import soak
+from tests.benchmarks.artifacts.uploads import uploads
+from tests.benchmarks.callbacks.flops import flops
+from tests.benchmarks.callbacks.fsdp_mem_tracker import fsdp_mem_tracker
+from tests.benchmarks.callbacks.hold import hold, hold_gpu
+from tests.benchmarks.callbacks.mem_profiler import mem_profiler
+from tests.benchmarks.callbacks.saved_tensors import saved_tensors
+from tests.benchmarks.callbacks.training import step_ratio
+from tests.benchmarks.simulation.simulation import simulation
 from tests.conftest import Regression, loader
 
 NEVER = {'skip': '1000000ba', 'active': '1ba'}

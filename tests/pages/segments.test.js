@@ -6,7 +6,7 @@ import {
   isSplit,
   segmentLayout,
   segmentsOf,
-} from '../../composer_memprof/report/html/snapshot/script/segment_layout.js';
+} from '../../composer_memprof/report/html/snapshot/script/segments/segment_layout.js';
 
 /** @type {Record<string, Int32Array>} */
 const columns = {

@@ -7,16 +7,19 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.attribution import Attribution, CategoryPeak, attribute
-from composer_memprof.analysis.memory.categories import categories
-from composer_memprof.analysis.memory.failure import (
+from composer_memprof.analysis.memory.blocks.lifetimes import lifetimes
+from composer_memprof.analysis.memory.blocks.phases import peak_by_phase
+from composer_memprof.analysis.memory.blocks.time_span import TimeSpan, check_span, moments_within
+from composer_memprof.analysis.memory.categories.categories import categories
+from composer_memprof.analysis.memory.findings.attribution import Attribution, CategoryPeak, attribute
+from composer_memprof.analysis.memory.findings.failure import (
     OutOfMemoryEvent,
     ended_out_of_memory,
     failure_moment,
     out_of_memory_events,
     out_of_memory_moments,
 )
-from composer_memprof.analysis.memory.fragmentation import (
+from composer_memprof.analysis.memory.findings.fragmentation import (
     Fragmentation,
     Pool,
     fragmentation,
@@ -24,12 +27,9 @@ from composer_memprof.analysis.memory.fragmentation import (
     pools,
     reserved_over_time,
 )
-from composer_memprof.analysis.memory.growth import Growth, growth
-from composer_memprof.analysis.memory.lifetimes import lifetimes
-from composer_memprof.analysis.memory.peak import Peak, peak_of
-from composer_memprof.analysis.memory.phases import peak_by_phase
-from composer_memprof.analysis.memory.repeated_calls import RepeatedCall, repeated_call
-from composer_memprof.analysis.memory.time_span import TimeSpan, check_span, moments_within
+from composer_memprof.analysis.memory.findings.growth import Growth, growth
+from composer_memprof.analysis.memory.findings.peak import Peak, peak_of
+from composer_memprof.analysis.memory.findings.repeated_calls import RepeatedCall, repeated_call
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Meta, Snapshot
 from composer_memprof.recorders.allocations.notes import VERSION
 

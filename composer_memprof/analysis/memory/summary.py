@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.analysis.memory.attribution import PlaceShare
-from composer_memprof.analysis.memory.failure import OutOfMemoryEvent
-from composer_memprof.analysis.memory.growth import GrowingPlace
-from composer_memprof.analysis.memory.peak import Peak
+from composer_memprof.analysis.memory.findings.attribution import PlaceShare
+from composer_memprof.analysis.memory.findings.failure import OutOfMemoryEvent
+from composer_memprof.analysis.memory.findings.growth import GrowingPlace
+from composer_memprof.analysis.memory.findings.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
 from composer_memprof.analysis.module_names import sums_by_layer
 from composer_memprof.analysis.snapshot.model import Frame, Meta, Snapshot

@@ -18,8 +18,8 @@ from composer_memprof.analysis.run import (
     snapshot_to_show,
 )
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.compression import strip_suffix
-from composer_memprof.artifacts.manifest import Entry
+from composer_memprof.artifacts.naming.compression import strip_suffix
+from composer_memprof.artifacts.reading.manifest import Entry
 from composer_memprof.messages import printable
 
 #: The names that the callbacks give by default, by kind. The first that matches counts.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.analysis.typed_json import FormatError, from_plain, read_json
-from composer_memprof.artifacts.compression import open_for_read
+from composer_memprof.artifacts.naming.compression import open_for_read
 from composer_memprof.messages import printable
 from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect
 from composer_memprof.recorders.host.trend import Trend

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.analysis.memory.over_time import CategoriesOverTime, categories_over_time
+from composer_memprof.analysis.memory.pictures.over_time import CategoriesOverTime, categories_over_time
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary, SnapshotSummary, summary_of
 from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
@@ -22,7 +22,7 @@ from composer_memprof.analysis.run_report.trials import Trials
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.manifest import goes_on
+from composer_memprof.artifacts.reading.manifest import goes_on
 
 _SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
 #: Stands for a rank where a snapshot has none.

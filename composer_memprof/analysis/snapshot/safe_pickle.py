@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from composer_memprof.analysis.snapshot.limits import process_memory_limit
-from composer_memprof.artifacts.compression import CodecMissingError, codec_by_content
+from composer_memprof.artifacts.naming.compression import CodecMissingError, codec_by_content
 
 #: gzip makes real snapshots 6 to 19 times smaller: events differ in their addresses and times.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 64 << 20

@@ -21,14 +21,13 @@ from composer.utils import dist
 from typing_extensions import Unpack
 
 from composer_memprof import signals
-from composer_memprof.artifacts import unshared
-from composer_memprof.artifacts.destinations import Destination
-from composer_memprof.artifacts.failures import is_lost_folder
-from composer_memprof.artifacts.names import Stamp
-from composer_memprof.artifacts.no_file_left import explained
+from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import ArtifactStore, Part, fork_next_writer, hand_over_windows
-from composer_memprof.callbacks.framework import closing, closing_line, composer_profiler, exclusive
-from composer_memprof.callbacks.framework.exclusive import Obstacle
+from composer_memprof.artifacts.uploading.destinations import Destination
+from composer_memprof.artifacts.writing.child import memory as unshared
+from composer_memprof.artifacts.writing.child.file_descriptors import explained
+from composer_memprof.artifacts.writing.failures import is_lost_folder
+from composer_memprof.callbacks.framework.closing import closing, closing_line
 from composer_memprof.callbacks.framework.metrics import Repeats, WindowMetrics
 from composer_memprof.callbacks.framework.options import (
     WAIT,
@@ -39,15 +38,17 @@ from composer_memprof.callbacks.framework.options import (
     raise_with_name,
 )
 from composer_memprof.callbacks.framework.run_checks import check_output, check_ranks
-from composer_memprof.callbacks.framework.short_runs import warn_if_too_short, warn_of_unfinished
-from composer_memprof.callbacks.framework.stage_events import StageEvents
-from composer_memprof.callbacks.framework.stage_windows import StageWindows
 from composer_memprof.callbacks.framework.uploads import ask_store, check_uploads, destination_for
+from composer_memprof.callbacks.framework.windows import composer_profiler, exclusive
+from composer_memprof.callbacks.framework.windows.exclusive import Obstacle
+from composer_memprof.callbacks.framework.windows.short_runs import warn_if_too_short, warn_of_unfinished
+from composer_memprof.callbacks.framework.windows.stage_events import StageEvents
+from composer_memprof.callbacks.framework.windows.stage_windows import StageWindows
 from composer_memprof.messages import errors_logged, log_error, warn
 from composer_memprof.recorders.host_memory import host_memory
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
-from composer_memprof.report.text.head import StageHead, WindowHead
+from composer_memprof.report.text.tables.head import StageHead, WindowHead
 from composer_memprof.schedule import Schedule
 from composer_memprof.signals import holds_signals, uninterrupted
 

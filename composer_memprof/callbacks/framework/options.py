@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Optional, TypedDict, TypeVar, Union
 
-from composer_memprof.artifacts.addresses import check_no_address, check_scheme
-from composer_memprof.artifacts.compression import Compress, check_compress
-from composer_memprof.artifacts.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
-from composer_memprof.artifacts.storage_options import check_options
+from composer_memprof.artifacts.naming.addresses import check_no_address, check_scheme
+from composer_memprof.artifacts.naming.compression import Compress, check_compress
+from composer_memprof.artifacts.naming.names import RUN_VARIABLES, TIME_VARIABLES, Naming, check_template
+from composer_memprof.artifacts.uploading.options import check_options
 from composer_memprof.messages import check_one_of, check_switches, must_be
 from composer_memprof.schedule.base import Schedule, ScheduleInput
 from composer_memprof.schedule.parsing import check_units, parse_schedule, parse_stages

@@ -8,8 +8,8 @@ from pathlib import Path
 from composer.core import State
 from composer.utils import dist
 
-from composer_memprof.artifacts.addresses import check_scheme
-from composer_memprof.artifacts.names import Stamp, check_run_name, folder_of
+from composer_memprof.artifacts.naming.addresses import check_scheme
+from composer_memprof.artifacts.naming.names import Stamp, check_run_name, folder_of
 from composer_memprof.callbacks.framework.options import Output, When
 
 

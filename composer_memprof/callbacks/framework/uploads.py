@@ -9,11 +9,11 @@ from composer.core import State
 from composer.loggers import Logger, MLFlowLogger
 from composer.utils import dist
 
-from composer_memprof.artifacts.addresses import scheme_of
-from composer_memprof.artifacts.destinations import Destination, FsspecDestination, LoggerDestination
-from composer_memprof.artifacts.mlflow_artifacts import MLflowDestination
-from composer_memprof.artifacts.names import Stamp
-from composer_memprof.artifacts.probing import place_of, start_probe
+from composer_memprof.artifacts.naming.addresses import scheme_of
+from composer_memprof.artifacts.naming.names import Stamp
+from composer_memprof.artifacts.uploading.destinations import Destination, FsspecDestination, LoggerDestination
+from composer_memprof.artifacts.uploading.mlflow import MLflowDestination
+from composer_memprof.artifacts.uploading.probe import place_of, start_probe
 from composer_memprof.callbacks.framework.options import Output
 from composer_memprof.messages import warn
 

@@ -5,7 +5,7 @@ the versions of torch that have it. Importing these modules never fails: a name 
 a stand-in that raises :class:`MissingTorchNameError` when it is used.
 
 Each recorder lists the modules that it needs in a constant ``NEEDS``; :func:`missing` returns the names they lack,
-and :func:`require` raises for them. ``tests/test_torch_private.py`` lists what the installed torch lacks, by recorder.
+and :func:`require` raises for them. ``tests/recorders/test_torch_private.py`` lists what the installed torch lacks, by recorder.
 """
 
 from __future__ import annotations

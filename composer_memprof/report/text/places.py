@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePath
 
-from composer_memprof.analysis.memory.frames import in_package
+from composer_memprof.analysis.memory.blocks.frames import in_package
 from composer_memprof.analysis.snapshot.model import Frame
 
 

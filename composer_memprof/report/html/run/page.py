@@ -22,8 +22,8 @@ from composer_memprof.report.html.packed import as_json
 from composer_memprof.report.html.pages import PAGES, policy_hash, source
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.opening import how_to_open
-from composer_memprof.report.text.run_advice import advice_details, trial_notes
-from composer_memprof.report.text.run_verdict import title, verdict
+from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes
+from composer_memprof.report.text.sentences.run_verdict import title, verdict
 
 #: Most files that the page lists.
 _FILES = 500

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from composer_memprof.analysis.memory.categories import RULES
-from composer_memprof.analysis.memory.failure import failure_moment
-from composer_memprof.analysis.memory.frames import is_own, own_frames, within_library
-from composer_memprof.analysis.memory.segment_map import SegmentMap
-from composer_memprof.analysis.memory.timeline import AllocationTimeline, Lines
+from composer_memprof.analysis.memory.blocks.frames import is_own, own_frames, within_library
+from composer_memprof.analysis.memory.categories.categories import RULES
+from composer_memprof.analysis.memory.findings.failure import failure_moment
+from composer_memprof.analysis.memory.pictures.segment_map import SegmentMap
+from composer_memprof.analysis.memory.pictures.timeline import AllocationTimeline, Lines
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, Snapshot, Stack
 from composer_memprof.report.html.snapshot.segments import segment_columns, segment_texts
 from composer_memprof.report.html.snapshot.times import changes_kept, times_kept

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from composer_memprof.analysis.memory.failure import OutOfMemoryEvent, failure_moment, out_of_memory_events
-from composer_memprof.analysis.memory.phases import batch_and_phase, batch_and_phase_at_end
-from composer_memprof.analysis.memory.timeline import AllocationTimeline
+from composer_memprof.analysis.memory.blocks.phases import batch_and_phase, batch_and_phase_at_end
+from composer_memprof.analysis.memory.findings.failure import OutOfMemoryEvent, failure_moment, out_of_memory_events
+from composer_memprof.analysis.memory.pictures.timeline import AllocationTimeline
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 from composer_memprof.messages import human_bytes
 from composer_memprof.report.html.snapshot.times import times_kept

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import markupsafe
 
-from composer_memprof.analysis.memory.fragmentation import is_caching
-from composer_memprof.analysis.memory.segment_map import SegmentMap, segment_map
+from composer_memprof.analysis.memory.findings.fragmentation import is_caching
+from composer_memprof.analysis.memory.pictures.segment_map import SegmentMap, segment_map
+from composer_memprof.analysis.memory.pictures.timeline import (
+    AllocationTimeline,
+    Lines,
+    lines_of,
+    sum_up_smaller,
+    timeline_of,
+)
 from composer_memprof.analysis.memory.snapshot_report import notes_of
-from composer_memprof.analysis.memory.timeline import AllocationTimeline, Lines, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.report.html.bundle import bundle
 from composer_memprof.report.html.packed import pack

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from composer_memprof.analysis.memory.segment_map import Group, SegmentMap
-from composer_memprof.analysis.memory.timeline import AllocationTimeline
+from composer_memprof.analysis.memory.pictures.segment_map import Group, SegmentMap
+from composer_memprof.analysis.memory.pictures.timeline import AllocationTimeline
 from composer_memprof.analysis.snapshot.model import DeviceHistory
 from composer_memprof.messages import human_bytes
 

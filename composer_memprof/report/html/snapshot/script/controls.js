@@ -1,8 +1,8 @@
 import { byId, make } from '../../script/dom.js';
 
 /** @import { Actions } from './types.d.ts' */
-/** @import { Grouping } from './groupings.js' */
-/** @import { Model } from './model.js' */
+/** @import { Grouping } from './model/groupings.js' */
+/** @import { Model } from './model/model.js' */
 
 const SINGLE_BLOCKS = '';
 

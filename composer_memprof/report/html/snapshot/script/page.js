@@ -1,17 +1,17 @@
 import { byId } from '../../script/dom.js';
-import { Chart } from './chart.js';
-import { listenToChart } from './chart_input.js';
+import { Chart } from './chart/chart.js';
+import { listenToChart } from './chart/chart_input.js';
 import { Controls } from './controls.js';
-import { Details } from './details.js';
-import { FlameGraph } from './flame_graph.js';
-import { NOTHING } from './ids.js';
-import { drawLegend } from './legend.js';
-import { BlockList } from './list.js';
-import { Model } from './model.js';
-import { Overview } from './overview.js';
-import { SegmentMap } from './segment_map.js';
+import { Details } from './list/details.js';
+import { FlameGraph } from './flame_graph/flame_graph.js';
+import { NOTHING } from './model/ids.js';
+import { drawLegend } from './list/legend.js';
+import { BlockList } from './list/list.js';
+import { Model } from './model/model.js';
+import { Overview } from './chart/overview.js';
+import { SegmentMap } from './segments/segment_map.js';
 
-/** @import { Grouping } from './groupings.js' */
+/** @import { Grouping } from './model/groupings.js' */
 /** @import { MomentName, Recording, Selection } from './types.d.ts' */
 
 /** After a jump to a moment, at most this share of the timeline is in view. */

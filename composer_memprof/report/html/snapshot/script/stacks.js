@@ -1,6 +1,6 @@
 import { make } from '../../script/dom.js';
 
-/** @import { Model } from './model.js' */
+/** @import { Model } from './model/model.js' */
 
 /**
  * The user's own frames of a stack, and all of its frames, folded.

@@ -3,8 +3,8 @@
 import { cssColor } from '../../script/colors.js';
 import { make } from '../../script/dom.js';
 
-/** @import { Model } from './model.js' */
-/** @import { Palette } from './palette.js' */
+/** @import { Model } from './model/model.js' */
+/** @import { Palette } from './model/palette.js' */
 
 /**
  * A square in the color of a group.

@@ -1,0 +1,1 @@
+"""What follows from the blocks: the peak, growth, fragmentation, failures, repeated calls, differences."""

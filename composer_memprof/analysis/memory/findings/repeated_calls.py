@@ -1,0 +1,97 @@
+"""The call that a training repeats for each of its layers, and the activations that lie inside of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from composer_memprof.analysis.memory.blocks.frames import in_package, is_own
+from composer_memprof.analysis.memory.categories.categories import CATEGORIES
+from composer_memprof.analysis.memory.findings.attribution import Attribution
+from composer_memprof.analysis.snapshot.model import Frame, Snapshot
+from composer_memprof.vocabulary import ACTIVATION
+
+#: A call is repeated if nearly all bytes inside of it are of stacks that occur at least this often.
+_FEWEST, _NEARLY_ALL = 2, 0.99
+#: Of calls that would free about as much, the innermost is named.
+_AS_MUCH = 0.98
+#: Frames of torch that call each layer in a loop.
+_LOOPS = 'torch/nn/modules/container.py'
+
+
+@dataclass(frozen=True)
+class RepeatedCall:
+    """A line that calls one layer after the other, and what autograd keeps of these calls.
+
+    Args:
+        frames (list[Frame]): the line; if it is not the user's own, then also the line that called it.
+        calls (int): how often it ran.
+        bytes (int): of activations that were allocated inside of the calls and are allocated now.
+        results (int): the part of it that is the calls' last allocations: about what is left if each is checkpointed.
+        largest (int): the bytes inside of the largest call, without its last allocation.
+    """
+
+    frames: list[Frame]
+    calls: int
+    bytes: int
+    results: int
+    largest: int
+
+    @property
+    def frees(self) -> int:
+        """About the bytes that checkpointing each call would free: while one is computed again, its own are there."""
+        return self.bytes - self.results - self.largest
+
+
+def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray) -> Optional[RepeatedCall]:
+    """The repeated call whose checkpointing would free most of the ``live`` blocks; None if none would free any."""
+    blocks = attribution.blocks
+    kept = live[attribution.categories.category[live] == CATEGORIES.index(ACTIVATION)]
+    kept = kept[np.argsort(blocks.start[kept], kind='stable')]
+    size, stack_of = blocks.size[kept], blocks.stack[kept]
+    # From here on, a block is its place in the order of time.
+    inside: defaultdict[tuple[Frame, ...], list[np.ndarray]] = defaultdict(list)
+    for stack in np.unique(stack_of[stack_of > 0]).tolist():
+        # The C++ frames between the same Python frames may differ.
+        frames = tuple(frame for frame in snapshot.stacks[stack] if frame.filename.endswith('.py'))
+        same = np.flatnonzero(stack_of == stack)
+        for place, frame in enumerate(frames):
+            if place and (is_own(frame.filename) or in_package(frame.filename) == _LOOPS):
+                inside[frames[place:]].append(same)
+    found = [(len(context), _call(context, groups, size)) for context, groups in inside.items()]
+    calls = [(depth, call) for depth, call in found if call is not None and call.frees > 0]
+    most = max((call.frees for _, call in calls), default=0)
+    as_much = [(depth, call) for depth, call in calls if call.frees >= _AS_MUCH * most]
+    return max(as_much, key=lambda found: found[0])[1] if as_much else None
+
+
+def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray) -> Optional[RepeatedCall]:
+    """The call in ``context`` that allocated ``groups``, the blocks of one stack each; None if it is not repeated."""
+    total = sum(int(size[group].sum()) for group in groups)
+    repeated = [group for group in groups if len(group) >= _FEWEST]
+    if not repeated or sum(int(size[group].sum()) for group in repeated) < _NEARLY_ALL * total:
+        return None
+    calls = min(map(len, repeated))
+    # The stack that allocates first marks where each call begins. It may do so more than once in a call, and backward
+    # may have freed what the last call allocated.
+    first = min(repeated, key=lambda group: int(group[0]))
+    begins = first[:: max(round(len(first) / calls), 1)]
+    order = np.sort(np.concatenate(groups))
+    each = np.split(order, np.searchsorted(order, begins[1:]))
+    results = [int(size[call[-1]]) for call in each]
+    return RepeatedCall(
+        frames=_shown(context),
+        calls=len(begins),
+        bytes=total,
+        results=sum(results),
+        largest=max(int(size[call].sum()) - result for call, result in zip(each, results)),
+    )
+
+
+def _shown(context: tuple[Frame, ...]) -> list[Frame]:
+    line, *outer = context
+    callers = [] if is_own(line.filename) else [frame for frame in outer if is_own(frame.filename)]
+    return [line, *callers[:1]]

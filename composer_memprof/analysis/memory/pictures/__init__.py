@@ -1,0 +1,1 @@
+"""The data of pictures: memory over time, and the layout of segments."""

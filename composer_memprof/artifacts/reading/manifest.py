@@ -1,0 +1,280 @@
+"""The manifest: which files were written, where they are, and whether they are uploaded.
+
+One file for each rank and folder, ``rank{rank}.manifest.jsonl``: append-only, one JSON object a line. A path may have
+several lines; the last one counts. A process that writes to it holds a shared lock, by which ``push`` tells a running
+job from a dead one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Optional
+
+from composer_memprof.artifacts.writing.disk import sync
+from composer_memprof.simulated_gpu.this_process import simulated_device
+
+try:
+    import fcntl
+except ImportError:  # not on this platform: `push` then can't tell that a run is alive
+    fcntl = None  # type: ignore[assignment]
+
+Status = Literal['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped']
+PATTERN = 'rank*.manifest.jsonl'
+#: At the end of the kind of a temporary file.
+UNFINISHED = '.unfinished'
+#: Keys that a line has only if there is something to say.
+_OPTIONAL = ('simulated', 'reason')
+#: Another process may be amid a line, which its filesystem shows page by page, for less than this in seconds.
+_AMID_LINE_S = 0.01
+#: A manifest that was written to in these last seconds is of a run that goes on.
+_FRESH_S = 5.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a manifest.
+
+    Args:
+        kind (str): the callback's YAML name without ``memprof_``, with ``.part`` for a window's further files.
+        path (str): relative to the manifest's folder.
+        remote (str, optional): the name in the destination; None if it is not uploaded.
+        bytes (int, optional): its size; None while it is open.
+        sha256 (str, optional): in hexadecimal; None while it is open.
+        rank (int): the rank that recorded it.
+        run_name (str): of the run.
+        epoch (int): at which it was saved.
+        batch (int): at which it was saved.
+        status (str): ``open`` (it grows), ``saved``, ``handed_over`` (to Composer's logger, which uploads it later),
+            ``uploaded``, ``failed``, ``removed``, or ``skipped`` (a window that was left out; there is no such file).
+        simulated (str, optional): the simulated GPU that it was recorded on; the line has no such key for a real one.
+        reason (str, optional): why it was skipped; only those lines have the key.
+    """
+
+    kind: str
+    path: str
+    remote: Optional[str]
+    bytes: Optional[int]
+    sha256: Optional[str]
+    rank: int
+    run_name: str
+    epoch: int
+    batch: int
+    status: Status
+    simulated: Optional[str] = field(default_factory=simulated_device)
+    reason: Optional[str] = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the line has it."""
+        values = asdict(self)
+        for name in _OPTIONAL:
+            if values[name] is None:
+                del values[name]
+        return values
+
+
+class Manifest:
+    """Appends lines, from any thread. One object for each file in a process: get it with :meth:`acquire`."""
+
+    _acquired: ClassVar[dict[Path, Manifest]] = {}
+    _acquired_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._users = 0
+        self._file: Optional[int] = None
+        self._is_locked = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def acquire(cls, folder: Path, rank: int) -> Manifest:
+        """The manifest of ``rank`` in ``folder``. The file is created by :meth:`open` or the first line."""
+        path = Path(os.path.abspath(folder)) / f'rank{rank}.manifest.jsonl'
+        with cls._acquired_lock:
+            manifest = cls._acquired.setdefault(path, cls(path))
+            manifest._users += 1
+            return manifest
+
+    def release(self) -> None:
+        """Close the file and its lock after the last user."""
+        with self._acquired_lock, self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
+            self._acquired.pop(self.path, None)
+            self._close()
+
+    def open(self) -> None:
+        """Create the file, and take the lock that marks a running job."""
+        with self._lock:
+            self._descriptor()
+
+    @property
+    def descriptor(self) -> Optional[int]:
+        """Of the open file, with the lock. A forked child that writes for the run keeps it."""
+        return self._file
+
+    def _descriptor(self) -> int:
+        if self._file is None:
+            self._file = _open(self.path)
+            self._is_locked = False
+        if not self._is_locked:  # `push` may have had it until now
+            self._is_locked = _try_lock(self._file, shared=True)
+        return self._file
+
+    def append(self, entry: Entry, *, to_disk: bool = True) -> None:
+        """Write a whole line; ``to_disk``: wait until the disk has it.
+
+        Raises:
+            OSError: if the disk has no room for all of it. What is left of it costs no other line.
+        """
+        line = json.dumps(entry.as_dict()) + '\n'
+        with self._lock:
+            try:
+                descriptor = self._descriptor()
+                _write_line(descriptor, line.encode())
+                file = _duplicate(descriptor) if to_disk else None
+            finally:
+                if self._users <= 0:  # an upload that ended after the release
+                    self._close()
+        if file is not None:  # outside of the lock: it may take long, and the training thread appends too
+            try:
+                sync(file)
+            finally:
+                os.close(file)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            _unlock(self._file)  # a forked child may still have the file open, and with it the lock
+            os.close(self._file)
+            self._file = None
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
+
+
+def _duplicate(file: int) -> Optional[int]:
+    try:
+        return os.dup(file)
+    except OSError:  # no file is left to open: the line is written, and nobody waits for the disk
+        return None
+
+
+def _ends_with_line(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return not size or os.pread(file, 1, size - 1) == b'\n'
+
+
+def _write_line(file: int, line: bytes) -> None:
+    """Append ``line``. A line before it that was cut short, by a kill or a full disk, is ended first."""
+    if not _ends_with_line(file):
+        time.sleep(_AMID_LINE_S)
+        if not _ends_with_line(file):
+            line = b'\n' + line
+    while line:  # a disk that becomes full takes a part, and refuses the rest
+        line = line[os.write(file, line) :]
+
+
+def append_line(path: Path, entry: Entry, *, to_disk: bool = True) -> None:
+    """Append to the manifest at ``path`` without :meth:`Manifest.acquire`."""
+    manifest = Manifest(path)
+    manifest.append(entry, to_disk=to_disk)
+
+
+def _unlock(file: int) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _try_lock(file: int, *, shared: bool) -> bool:
+    """False if another process has the lock. True on a filesystem without locks."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def locked_for_push(path: Path) -> Iterator[bool]:
+    """Lock a manifest while the block runs. Yields False if a running job has it, and then does not lock."""
+    file = os.open(path, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
+    try:
+        yield _try_lock(file, shared=False)
+    finally:
+        _unlock(file)
+        os.close(file)
+
+
+def read_manifest(path: Path) -> list[Entry]:
+    """The last line of each path, in the order in which the paths first appear.
+
+    Skips lines that are no entries, such as one cut short by a kill, and temporary files that are gone. Trusts nothing
+    in the file.
+    """
+    entries: dict[str, Entry] = {}
+    with open(path, encoding='utf-8', errors='replace') as file:
+        for line in file:
+            entry = _parse(line) or _parse_last(line)
+            if entry is not None:
+                entries[entry.path] = entry
+    return [entry for entry in entries.values() if not (is_unfinished(entry) and entry.status == 'removed')]
+
+
+def is_unfinished(entry: Entry) -> bool:
+    """Whether it is a temporary file, of an artifact that is being written."""
+    return entry.kind.endswith(UNFINISHED)
+
+
+def _parse_last(line: str) -> Optional[Entry]:
+    """The entry at the end of a line that begins with a torn one."""
+    begin = line.rfind('{"kind"')
+    return _parse(line[begin:]) if begin > 0 else None
+
+
+def _parse(line: str) -> Optional[Entry]:
+    try:
+        record: Any = json.loads(line)
+        given = {field.name: record[field.name] for field in fields(Entry) if field.name not in _OPTIONAL}
+        entry = Entry(**given, **{name: record.get(name) for name in _OPTIONAL})
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    texts = (entry.kind, entry.path, entry.run_name, entry.status)
+    numbers = (entry.rank, entry.epoch, entry.batch)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
+        return None
+    if any(text is not None and not isinstance(text, str) for text in (entry.remote, entry.simulated, entry.reason)):
+        return None
+    return entry
+
+
+def find_manifests(folder: Path) -> list[Path]:
+    """All manifests in ``folder``, at any depth, sorted by name."""
+    return sorted(path for path in folder.rglob(PATTERN) if path.is_file())
+
+
+def goes_on(folder: Path) -> Optional[bool]:
+    """True if a process has a manifest of the run open, False if none has; None if there is no manifest yet."""
+    manifests = find_manifests(folder) if folder.is_dir() else []
+    if not manifests:
+        return None
+    for path in manifests:
+        if time.time() - path.stat().st_mtime < _FRESH_S:
+            return True  # its run may be about to lock it
+        with locked_for_push(path) as locked:
+            if not locked:
+                return True
+    return False

@@ -1,0 +1,220 @@
+"""Where artifacts are uploaded: to a store that has an address, or through Composer's logger."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Optional, Protocol
+
+import tenacity
+
+from composer_memprof.artifacts.naming.addresses import check_scheme, scheme_of
+from composer_memprof.artifacts.naming.numbering import before_suffix, counted
+from composer_memprof.artifacts.uploading.filesystems import filesystem_of
+from composer_memprof.artifacts.uploading.limits import throttle_of_process
+from composer_memprof.artifacts.uploading.sending import send_file
+from composer_memprof.artifacts.uploading.sent import UNREADABLE, find_object, is_copy
+from composer_memprof.redaction import hide_values
+
+#: Errors after which another attempt is useless.
+_NOT_RETRIED = (
+    FileExistsError,
+    FileNotFoundError,
+    PermissionError,
+    NotImplementedError,
+    ValueError,
+    ImportError,
+    RuntimeError,
+)
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Where a file went.
+
+    Args:
+        name (str): its address, or its name in the destination.
+        status (str): ``uploaded``, or ``handed_over`` to somebody who uploads it later.
+    """
+
+    name: str
+    status: Literal['uploaded', 'handed_over'] = 'uploaded'
+
+
+class Destination(Protocol):
+    """Takes complete files. Called on background threads, several at once; the caller handles errors."""
+
+    def accepts_files(self) -> bool:
+        """True if files can be uploaded."""
+
+    def address_of(self, name: str) -> str:
+        """The address of the store's file ``name``, which :meth:`upload` takes too; ``name`` if it has none."""
+
+    def upload(self, path: Path, name: str) -> Sent:
+        """Upload ``path`` as ``name``, or the next name that is free. An object with its content counts as uploaded."""
+
+    def has(self, name: str, size: int) -> Optional[bool]:
+        """Whether a file that was handed over, as ``name``, is in the store; None if that can't be told."""
+
+
+class FsspecDestination:
+    """A store that has an address, through its filesystem.
+
+    Args:
+        storage_options (Mapping, optional): for the filesystem, in addition to the environment and fsspec's config.
+        overwrite (bool): replace a file of the same name; otherwise a new file gets ``.2``, ``.3``, …
+
+    Raises:
+        ValueError: if the environment's limit on uploads is not allowed.
+    """
+
+    def __init__(self, storage_options: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
+        self.storage_options = dict(storage_options or {})
+        hide_values(self.storage_options)
+        self.overwrite = overwrite
+        self._throttle = throttle_of_process()
+
+    def accepts_files(self) -> bool:
+        return True
+
+    def address_of(self, name: str) -> str:
+        return name
+
+    def has(self, name: str, size: int) -> Optional[bool]:
+        found = find_object(*filesystem_of(name, self.storage_options))
+        return found is not None and found.get('size') == size
+
+    def upload(self, path: Path, name: str) -> Sent:
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
+            retry=tenacity.retry_if_not_exception_type(_NOT_RETRIED),
+            reraise=True,
+        )
+        return Sent(retrying(self._upload_once, path, name))
+
+    def _upload_once(self, path: Path, name: str) -> str:
+        filesystem, target = filesystem_of(name, self.storage_options)
+        try:
+            return self._upload_to(filesystem, path, name, target)
+        except Exception:
+            if not filesystem.async_impl:  # fsspec keeps it, with a connection that may be broken
+                type(filesystem).clear_instance_cache()
+            raise
+
+    def _upload_to(self, filesystem: Any, path: Path, name: str, target: str) -> str:
+        if self.overwrite:
+            send_file(filesystem, path, target, 'overwrite', self._throttle)
+            return name
+        for number in itertools.count(1):
+            candidate = before_suffix(target, counted(number))
+            if self._create(filesystem, path, candidate):
+                return before_suffix(name, counted(number))
+        raise AssertionError('a name is found or an error raised')
+
+    def _create(self, filesystem: Any, path: Path, target: str) -> bool:
+        """Upload to ``target``. False if there is another object of that name."""
+        found = find_object(filesystem, target)
+        if not found:
+            try:
+                send_file(filesystem, path, target, 'create', self._throttle, may_exist=found == UNREADABLE)
+                return True
+            except (FileExistsError, FileNotFoundError):
+                # Somebody has just created it; or it is complete, and a lost answer was asked for again: S3 then has no
+                # such upload in parts any more.
+                found = find_object(filesystem, target)
+                if found is None:
+                    raise
+        return is_copy(filesystem, target, found, path)
+
+
+@dataclass(frozen=True)
+class _LoggerStore:
+    """The store of one of the logger's destinations: Composer's object store, and the name that it gives an object."""
+
+    store: Any
+    object_name: Any
+
+    @property
+    def knows_sizes(self) -> bool:
+        """False for a Databricks volume: Composer's store gives the same number for each of its files."""
+        return type(self.store).__name__ != 'UCObjectStore'
+
+    def size_of(self, name: str) -> Optional[int]:
+        """In bytes; None if there is no such object."""
+        try:
+            return self.store.get_object_size(self.object_name(name))
+        except FileNotFoundError:
+            return None
+
+    def address_of(self, name: str) -> Optional[str]:
+        """Its address, if fsspec knows the store; it has no credential."""
+        address = str(self.store.get_uri(self.object_name(name)))
+        try:
+            check_scheme(address, 'remote')
+        except ValueError:
+            return None
+        return address if scheme_of(address) is not None else None
+
+
+class LoggerDestination:
+    """The destinations of Composer's logger that take files. They upload later, in processes of their own."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()  # Composer calls its loggers from one thread
+        self._used: set[str] = set()
+        #: The names that stand behind addresses.
+        self._names: dict[str, str] = {}
+
+    def accepts_files(self) -> bool:
+        return bool(self._logger.has_file_upload_destination())
+
+    def address_of(self, name: str) -> str:
+        for store in self._stores():
+            address = store.address_of(name)
+            if address is not None:
+                self._names[address] = name
+                return address
+        return name
+
+    def upload(self, path: Path, name: str) -> Sent:
+        with self._lock:
+            candidate = self._free_name(self._names.get(name, name))
+            self._used.add(candidate)
+            # Composer formats both names. Without `overwrite` it raises into training if the name exists.
+            self._logger.upload_file(
+                remote_file_name=_escape_braces(candidate),
+                file_path=_escape_braces(str(path)),
+                overwrite=True,
+            )
+        return Sent(self.address_of(candidate), 'handed_over')
+
+    def has(self, name: str, size: int) -> Optional[bool]:
+        stores = list(self._stores())
+        if not stores or not all(store.knows_sizes for store in stores):
+            return None
+        return all(store.size_of(self._names.get(name, name)) == size for store in stores)
+
+    def _free_name(self, name: str) -> str:
+        stores = list(self._stores())
+        for number in itertools.count(1):
+            candidate = before_suffix(name, counted(number))
+            if candidate not in self._used and all(store.size_of(candidate) is None for store in stores):
+                return candidate
+        raise AssertionError('a name is found or an error raised')
+
+    def _stores(self) -> Iterator[_LoggerStore]:
+        """Those that can tell what they have: Composer's RemoteUploaderDownloader can."""
+        for destination in self._logger.destinations:
+            store = getattr(destination, 'remote_backend', None)
+            if store is not None and destination.can_upload_files():
+                yield _LoggerStore(store, getattr(destination, '_remote_file_name', str))
+
+
+def _escape_braces(name: str) -> str:
+    return name.replace('{', '{{').replace('}', '}}')

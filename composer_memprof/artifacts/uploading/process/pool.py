@@ -1,0 +1,160 @@
+"""The threads that upload, several files at once. They wait for a network, so the training does not wait for them."""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional
+
+from composer_memprof.artifacts.writing.deadlines import Deadline, exiting
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """One file to upload.
+
+    Args:
+        run (Callable): uploads it; it handles its own errors.
+        owner (object): whose uploads :meth:`UploadPool.wait` waits for.
+        bytes (int): of the file.
+    """
+
+    run: Callable[[], None]
+    owner: object
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How much is still to be uploaded."""
+
+    files: int
+    bytes: int
+
+
+class UploadPool:
+    """Runs uploads on daemon threads, in the order in which they came. A thread lives as long as the pool has users.
+
+    An upload holds names only, so that any number may wait.
+
+    Args:
+        name (str): of the threads.
+        threads (Callable): returns how many there may be.
+        on_end (Callable, optional): called when there are neither users nor uploads any more.
+    """
+
+    def __init__(self, name: str, threads: Callable[[], int], on_end: Callable[[], None] = lambda: None) -> None:
+        self._name = name
+        self._limit = threads
+        self._on_end = on_end
+        self._changed = threading.Condition()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._users = 0
+        self._threads: list[threading.Thread] = []
+        self._queue: collections.deque[Upload] = collections.deque()
+        self._running: list[Upload] = []
+
+    def acquire(self) -> None:
+        """Add a user."""
+        with self._changed:
+            if self._pid != os.getpid():  # in a forked child the parent's threads do not exist
+                self._reset()
+            self._users += 1
+
+    def release(self) -> None:
+        """Remove a user. After the last one the threads end, once the queue is empty."""
+        with self._changed:
+            self._users -= 1
+            self._changed.notify_all()
+            idle = self._users == 0 and not self._queue and not self._running
+            ending = list(self._threads) if idle else []
+        if idle:
+            self._on_end()
+        for thread in ending:
+            thread.join(timeout=1)
+
+    def submit(self, upload: Upload) -> None:
+        """Queue an upload. Where no thread can start (a limit), it waits for :meth:`wait`; at interpreter exit it runs now."""
+        with self._changed:
+            self._queue.append(upload)
+            if len(self._running) + len(self._queue) > len(self._threads) < self._limit():
+                self._start_thread()
+            has_thread = bool(self._threads)
+            self._changed.notify()
+        if not has_thread and exiting():
+            self._run_next()
+
+    def run_here_without_threads(self) -> None:
+        """Run what is queued on this thread if no other one could be started."""
+        while not self._threads and self._queue:
+            self._run_next()
+
+    def left(self, owner: Optional[object] = None) -> Waiting:
+        """What is still to be uploaded: of ``owner``, or of all."""
+        with self._changed:
+            found = [upload for upload in [*self._running, *self._queue] if owner in (None, upload.owner)]
+        return Waiting(len(found), sum(upload.bytes for upload in found))
+
+    def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
+        """Wait until ``owner`` has nothing left to upload, or until ``deadline``. True: nothing is left.
+
+        ``each_second`` is called about once a second while it waits.
+        """
+        if threading.current_thread() in self._threads:  # a Trainer that nobody closed was collected here
+            return not self.left(owner).files
+        while self.left(owner).files:
+            each_second()
+            seconds = deadline.left()
+            if not seconds:
+                return False
+            with self._changed:
+                if not self._threads:
+                    self._start_thread()
+                has_thread = bool(self._threads)
+                if has_thread:
+                    self._changed.wait(min(seconds, 1.0))
+            if not has_thread:
+                self._run_next()
+        return True
+
+    def _start_thread(self) -> None:
+        if exiting():
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # a limit on threads
+            return
+        self._threads.append(thread)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue:
+                    if self._users <= 0:
+                        self._threads.remove(threading.current_thread())
+                        return
+                    self._changed.wait()
+            self._run_next()
+
+    def _run_next(self) -> None:
+        with self._changed:
+            if not self._queue:  # another thread was faster
+                return
+            upload = self._queue.popleft()
+            self._running.append(upload)
+        try:
+            upload.run()
+        finally:
+            with self._changed:
+                self._running.remove(upload)
+                self._changed.notify_all()
+                is_last = self._users <= 0 and not self._queue and not self._running
+            if is_last:
+                self._on_end()

@@ -1,0 +1,209 @@
+"""Uploads what a run did not: for the ``push`` command, and for ``push_at_exit``. Needs neither Composer nor torch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from composer_memprof.artifacts.naming.addresses import check_scheme, scheme_of
+from composer_memprof.artifacts.reading.containment import inside
+from composer_memprof.artifacts.reading.manifest import (
+    Entry,
+    append_line,
+    find_manifests,
+    is_unfinished,
+    locked_for_push,
+    read_manifest,
+)
+from composer_memprof.artifacts.reading.open_files import holders_of
+from composer_memprof.artifacts.uploading.destinations import FsspecDestination
+from composer_memprof.artifacts.uploading.limits import files_at_once
+from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
+from composer_memprof.artifacts.writing.disk import digest
+from composer_memprof.artifacts.writing.temporary_files import clear_unfinished
+from composer_memprof.messages import errors_logged, log_error
+from composer_memprof.redaction import one_line
+
+#: How many manifests are locked at once; each takes a descriptor.
+_MANIFESTS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """The outcome for one file, or for a manifest that can't be pushed. ``error`` is None if it is uploaded now."""
+
+    path: Path
+    remote: str
+    error: Optional[str] = None
+
+
+def push(
+    folder: Path,
+    storage_options: Optional[Mapping[str, Any]] = None,
+    report: Callable[[PushResult], None] = lambda result: None,
+    progress: Callable[[Waiting], object] = lambda left: None,
+) -> list[PushResult]:
+    """Upload the files that the manifests in ``folder`` list as not uploaded, and the open files of dead runs.
+
+    A file that was handed over to Composer's logger is looked for first.
+
+    Args:
+        folder (Path): of a run, or any folder above it.
+        storage_options (Mapping, optional): for the destinations, in addition to the environment and fsspec's config.
+        report (Callable, optional): called with each result as it comes.
+        progress (Callable, optional): called with what is left, at the beginning and after each file.
+    """
+    return push_manifests(find_manifests(folder), storage_options, report, progress)
+
+
+def push_manifests(
+    manifests: Sequence[Path],
+    storage_options: Optional[Mapping[str, Any]] = None,
+    report: Callable[[PushResult], None] = lambda result: None,
+    progress: Callable[[Waiting], object] = lambda left: None,
+) -> list[PushResult]:
+    """As :func:`push`, of these manifests. A manifest whose run goes on is an error if it has files to upload."""
+    pushing = _Pushing(FsspecDestination(storage_options), report, progress)
+    for first in range(0, len(manifests), _MANIFESTS_AT_ONCE):
+        pushing.push(manifests[first : first + _MANIFESTS_AT_ONCE])
+    return pushing.results
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A file that is not uploaded, and the manifest that lists it."""
+
+    manifest: Path
+    entry: Entry
+
+
+class _Pushing:
+    """Uploads several files at once; manifests are written to by the calling thread alone."""
+
+    def __init__(
+        self,
+        destination: FsspecDestination,
+        report: Callable[[PushResult], None],
+        progress: Callable[[Waiting], object],
+    ) -> None:
+        self.results: list[PushResult] = []
+        self._destination = destination
+        self._report = report
+        self._progress = progress
+
+    def push(self, manifests: Sequence[Path]) -> None:
+        with contextlib.ExitStack() as locks:
+            pending: list[_Pending] = []
+            for manifest in manifests:
+                try:
+                    pending += self._lock(manifest, locks)
+                except OSError as error:  # it can't be read; the other ones are still pushed
+                    self._add(PushResult(manifest, '', one_line(error)))
+            self._upload(pending)
+
+    def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
+        if not locks.enter_context(locked_for_push(manifest)):
+            if any(_is_pending(entry) or _is_being_written(entry) for entry in read_manifest(manifest)):
+                self._add(PushResult(manifest, '', _held(manifest)))
+            return []
+        with errors_logged('temporary files could not be removed'):
+            clear_unfinished(manifest)
+        return [_Pending(manifest, entry) for entry in read_manifest(manifest) if _is_pending(entry)]
+
+    def _upload(self, pending: Sequence[_Pending]) -> None:
+        if not pending:
+            return
+        done: queue.SimpleQueue[tuple[_Pending, Union[Entry, str]]] = queue.SimpleQueue()
+        pool = UploadPool('memprof-push', files_at_once)
+        pool.acquire()
+        try:
+            for file in pending:
+                pool.submit(Upload(functools.partial(self._upload_one, file, done), self, file.entry.bytes or 0))
+            pool.run_here_without_threads()
+            for _ in pending:
+                self._progress(pool.left())
+                self._record(*done.get())
+            self._progress(Waiting(0, 0))
+        finally:
+            pool.release()
+
+    def _upload_one(self, file: _Pending, done: queue.SimpleQueue[tuple[_Pending, Union[Entry, str]]]) -> None:
+        try:
+            done.put((file, _uploaded(file, self._destination)))
+        except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
+            log_error(f'uploading {file.entry.path} failed')
+            done.put((file, one_line(error)))
+
+    def _record(self, file: _Pending, outcome: Union[Entry, str]) -> None:
+        path = file.manifest.parent / file.entry.path
+        if isinstance(outcome, Entry):
+            try:
+                append_line(file.manifest, outcome)
+            except OSError as error:
+                outcome = f'it is uploaded, but its manifest takes no line: {error}'
+            else:
+                self._add(PushResult(path, outcome.remote or ''))
+                return
+        self._add(PushResult(path, file.entry.remote or '', outcome))
+
+    def _add(self, result: PushResult) -> None:
+        self.results.append(result)
+        self._report(result)
+
+
+def _is_pending(entry: Entry) -> bool:
+    return entry.remote is not None and entry.status in ('handed_over', 'open', 'saved', 'failed')
+
+
+def _is_being_written(entry: Entry) -> bool:
+    return is_unfinished(entry) and entry.status == 'open'
+
+
+def _held(manifest: Path) -> str:
+    held_by = ', '.join(holders_of(manifest)) or 'on another machine or of another user'
+    return (
+        f'it has files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
+        'Push again once that has ended'
+    )
+
+
+def _uploaded(file: _Pending, destination: FsspecDestination) -> Entry:
+    """Upload a file that a manifest lists; returns its new entry. The manifest may come from anybody.
+
+    Raises:
+        ValueError: if it is not uploaded, and why; and what a destination's client raises.
+    """
+    entry, folder = file.entry, file.manifest.parent
+    assert entry.remote is not None
+    if scheme_of(entry.remote) is None and entry.status == 'handed_over':
+        raise ValueError("it was handed over to Composer's logger, and whether it arrived can't be told from here")
+    if scheme_of(entry.remote) is None:
+        raise ValueError('it has no address: only the logger of its run could upload it. The file is kept')
+    resolved = inside(folder, entry.path)
+    check_scheme(entry.remote, 'remote')
+    _check_local_target(entry.remote)
+    if not resolved.is_file():
+        if entry.status == 'handed_over' and entry.bytes is not None and destination.has(entry.remote, entry.bytes):
+            return replace(entry, status='uploaded')
+        raise ValueError('there is no such file in the folder of its manifest')
+    size, sha256 = digest(resolved)
+    sent = destination.upload(resolved, entry.remote)
+    return replace(entry, remote=sent.name, bytes=size, sha256=sha256, status='uploaded')
+
+
+def _check_local_target(remote: str) -> None:
+    """Refuse a target on this machine in a hidden folder, such as ``~/.ssh``: a manifest may come from anybody.
+
+    Raises:
+        ValueError: if a part of the path starts with a dot.
+    """
+    if scheme_of(remote) not in ('file', 'local'):
+        return
+    parts = Path(remote.partition('://')[2]).parts
+    if any(part.startswith('.') for part in parts):
+        raise ValueError(f'{remote!r} is a hidden path on this machine, to which push does not write')

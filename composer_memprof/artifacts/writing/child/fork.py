@@ -1,0 +1,258 @@
+"""Runs work in a forked child: work that computes, and on a thread would slow the training loop down.
+
+The child has a copy of the recorded data as it is at the fork. What it does there stands in ``child_work``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from composer_memprof.artifacts.writing.child import memory as unshared
+from composer_memprof.artifacts.writing.child import work as child_work
+from composer_memprof.artifacts.writing.child.progress import Progress
+from composer_memprof.artifacts.writing.child.work import DONE, ERROR, READY, RESULT, ReadAtFork, Work
+from composer_memprof.artifacts.writing.deadlines import exiting
+
+#: A child that uses no CPU time and moves no bytes for this long is stuck.
+STUCK_S = 120.0
+#: How often the parent looks at its children. Where memory ran out, the kernel gives a killed child two seconds to free
+#: its memory, and then kills another process.
+_LOOK_EVERY_S = 0.25
+#: In the signals that a process was sent, as /proc has them.
+_KILLED = 1 << (signal.SIGKILL - 1)
+#: A child that has to get locks says so once it has them. One that does not within the timeout is replaced, in _ATTEMPTS
+#: forks.
+_READY_TIMEOUT_S, _ATTEMPTS = 0.25, 4
+#: The tokenizers library warns at each fork, unless this is set.
+_TOKENIZERS = 'TOKENIZERS_PARALLELISM'
+
+
+@dataclass
+class Child:
+    """A running forked child.
+
+    Args:
+        pid (int): its process id.
+        pipe (int): descriptor from which its results are read.
+        turn (int, optional): descriptor to write to when it is the turn of a child that waits.
+
+    Attributes:
+        failure (str): how it ended before its work was done, ``''`` if it was done; known after :meth:`results`.
+        traceback (str): of the error that ended it.
+    """
+
+    pid: int
+    pipe: int
+    turn: Optional[int] = None
+    failure: str = field(default='', init=False)
+    traceback: str = field(default='', init=False)
+
+    def is_ready(self) -> bool:
+        """True if it got its locks: it writes that very soon or never."""
+        poll = select.poll()
+        poll.register(self.pipe, select.POLLIN)
+        return bool(poll.poll(1000 * _READY_TIMEOUT_S)) and os.read(self.pipe, len(READY)) == READY
+
+    def results(self, timeout: float = math.inf) -> list[Any]:
+        """Wait for what the child's function yields, through JSON.
+
+        Gives a child that waits its turn. A child that is stuck, or takes longer than ``timeout`` seconds, is killed. The
+        list is shorter if the child did not reach the end of its work; ``failure`` then says why.
+        """
+        self._give_turn()
+        try:
+            lines = self._read_lines(timeout)
+        finally:
+            status = self._reap()
+        documents = [json.loads(line) for line in lines]
+        errors = [document[ERROR] for document in documents if ERROR in document]
+        if errors:
+            self.traceback = errors[0]
+            self.failure = errors[0].splitlines()[-1]
+        elif not self.failure and status is not None and os.WIFSIGNALED(status):
+            self.failure = _named_signal(os.WTERMSIG(status))
+        elif not self.failure and not any(DONE in document for document in documents):
+            self.failure = 'it ended'
+        return [document[RESULT] for document in documents if RESULT in document]
+
+    def _read_lines(self, timeout: float) -> list[bytes]:
+        deadline = time.monotonic() + timeout
+        progress = Progress(self.pid, STUCK_S)
+        chunks: list[bytes] = []
+        poll = select.poll()  # select() takes no descriptor above 1023
+        poll.register(self.pipe, select.POLLIN)
+        while not self.failure:
+            hurry(_is_killed)
+            left = deadline - time.monotonic()
+            if poll.poll(1000 * max(0.0, min(left, _LOOK_EVERY_S))):
+                chunk = os.read(self.pipe, 1 << 16)
+                if not chunk:
+                    break
+                chunks.append(chunk)
+            elif left <= 0:
+                self.failure = f'it took longer than {timeout:g} s'
+            elif progress.is_stuck():
+                self.failure = f'it was stuck for {STUCK_S:g} s'
+        if self.failure:
+            os.kill(self.pid, signal.SIGKILL)
+        *lines, _ = b''.join(chunks).split(b'\n')
+        return lines
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        if self.turn is not None:
+            os.close(self.turn)
+        self._reap()
+
+    def _give_turn(self) -> None:
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has died; its missing results show that
+                os.write(turn, b'.')
+            os.close(turn)
+
+    def _reap(self) -> Optional[int]:
+        """Returns the exit status, if nobody else has taken it."""
+        os.close(self.pipe)
+        remove_own_child(self.pid)
+        try:
+            return os.waitpid(self.pid, 0)[1]
+        except ChildProcessError:  # other code in this process has reaped it
+            return None
+
+
+def _named_signal(number: int) -> str:
+    name = signal.strsignal(number) or f'signal {number}'
+    return f'{name}, perhaps because memory ran out' if number == signal.SIGKILL else name
+
+
+#: Process ids of the running children.
+_children: set[int] = set()
+
+
+def is_own_child(pid: int) -> bool:
+    """True if ``pid`` is a process of this package; the user's own processes are not."""
+    return pid in _children
+
+
+def add_own_child(pid: int) -> None:
+    """A process was started that works for this package."""
+    _children.add(pid)
+
+
+def remove_own_child(pid: int) -> None:
+    """It has ended."""
+    _children.discard(pid)
+
+
+def _is_killed(pid: int) -> bool:
+    """True if the child was sent SIGKILL. It frees its memory, which others need, only as fast as it runs."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path(f'/proc/{pid}/status').read_text().splitlines()
+        sent = next(line for line in lines if line.startswith('ShdPnd:'))
+        return bool(int(sent.split()[1], 16) & _KILLED)
+    return False
+
+
+def hurry(which: Callable[[int], bool] = lambda pid: True) -> None:
+    """Somebody waits for the children: they run as this process does, where it may raise their priority.
+
+    Args:
+        which (Callable): says which of them, by process id. Default: all.
+    """
+    for pid in filter(which, list(_children)):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def fork(
+    function: Callable[[], Iterable[Any]],
+    read_at_fork: Optional[ReadAtFork] = None,
+    *,
+    in_turn: bool = False,
+    in_background: bool = True,
+    keep: Collection[int] = (),
+) -> Optional[Child]:
+    """Run ``function`` in a forked child. Returns None if that is not possible; the caller then runs it itself.
+
+    The child may read all memory, must not use a device, and runs no exit handlers.
+
+    Args:
+        function (Callable): yields the values that :meth:`Child.results` returns.
+        read_at_fork (ReadAtFork, optional): read first, by a child that waits its turn. A child that can't get its locks
+            is killed, and another one is forked.
+        in_turn (bool): ``function`` waits for :meth:`Child.results`, or for the parent's death.
+        in_background (bool): it gives way to everything else that runs, and does not get the training's weights. False
+            if the training waits for it.
+        keep (Collection[int]): descriptors that it needs; the others are closed in it.
+    """
+    if sys.platform != 'linux' or exiting():
+        return None
+    work = Work(function, read_at_fork, in_turn or read_at_fork is not None, in_background, frozenset(keep))
+    if read_at_fork is None:
+        return _fork(work)
+    for _ in range(_ATTEMPTS):
+        child = _fork(work)
+        if child is None or child.is_ready():
+            return child
+        child.kill()
+    return None
+
+
+def _fork(work: Work) -> Optional[Child]:
+    pipes: list[int] = []
+    parent = os.getpid()
+    # Until the child has taken them out, they would run the parent's handlers in it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pipes += os.pipe()
+        if work.in_turn:
+            pipes += os.pipe()
+        results_read, results_write, *turn = pipes
+        if work.read_at_fork is not None:
+            work.read_at_fork.try_locks()  # waits for a thread that holds one: the child then nearly always gets them
+        leaves_out = unshared.left_out() if work.in_background else contextlib.nullcontext()
+        with warnings.catch_warnings(), _quiet_tokenizers(), leaves_out:
+            warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
+            pid = os.fork()
+        if not pid:
+            child_work.run(work, pipes, parent)
+    except (OSError, RuntimeError):  # out of memory, files or processes; a device error
+        for end in pipes:
+            os.close(end)
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for end in (results_write, *turn[:1]):
+        os.close(end)
+    add_own_child(pid)
+    return Child(pid, results_read, turn[1] if turn else None)
+
+
+@contextlib.contextmanager
+def _quiet_tokenizers() -> Iterator[None]:
+    """The tokenizers library has a handler of forks, which warns on stderr unless its variable is set.
+
+    It is set only now: the user's own children are still warned.
+    """
+    if 'tokenizers' not in sys.modules or _TOKENIZERS in os.environ:
+        yield
+        return
+    os.environ[_TOKENIZERS] = 'false'
+    try:
+        yield
+    finally:
+        del os.environ[_TOKENIZERS]

@@ -1,0 +1,85 @@
+"""What happens when background work on artifacts fails: a warning, once for each subject, and never an exception."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Optional
+
+from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_no_file_left
+from composer_memprof.messages import log_error, warn
+
+#: Errors of a file that tell of its whole folder, whatever is written.
+_OF_FOLDER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.ESTALE)
+
+
+class LostFolderError(OSError):
+    """The folder takes no file any more."""
+
+
+@contextmanager
+def telling_of_folder() -> Iterator[None]:
+    """Around the first and the last steps of each file: where they fail, the folder takes no file any more.
+
+    Raises:
+        LostFolderError: for an ``OSError`` that tells of the folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_no_file_left(error) or error.errno == errno.ENAMETOOLONG:
+            raise
+        raise LostFolderError(str(error)) from error
+
+
+def is_lost_folder(error: BaseException) -> bool:
+    """Whether ``error`` says that the folder takes no file any more."""
+    return isinstance(error, LostFolderError) or (isinstance(error, OSError) and error.errno in _OF_FOLDER)
+
+
+class Failures:
+    """Warns about failures in ``folder``: that it is lost is said once, whoever notices it first.
+
+    Args:
+        folder (Path): named in the warnings.
+        on_lost_folder (Callable, optional): called when nothing can be written to the folder any more.
+    """
+
+    #: Of this process's stores.
+    _lost: ClassVar[set[Path]] = set()
+
+    def __init__(self, folder: Path, on_lost_folder: Optional[Callable[[BaseException], None]] = None) -> None:
+        self._folder = folder
+        self._lost.discard(folder)  # a run begins
+        self._on_lost_folder = on_lost_folder
+        self._warned: set[str] = set()
+
+    def warn_once(self, subject: str, message: str) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            warn(message)
+
+    def guard(self, work: Callable[[], object]) -> None:
+        """Run ``work`` without raising: an error here must not stop the training."""
+        try:
+            work()
+        except Exception as error:  # such as a full disk, or a folder that was removed
+            log_error(f'work on the files in {self._folder} failed')
+            if is_no_file_left(error):
+                self.warn_once(
+                    'no file left', f'not all files in {str(self._folder)!r} could be completed: {explained(error)}'
+                )
+            else:
+                self.report_lost_folder(error)
+
+    def report_lost_folder(self, error: BaseException) -> None:
+        if self._folder not in self._lost:
+            self._lost.add(self._folder)
+            warn(
+                f'nothing can be written to {str(self._folder)!r} any more: {error}. Training continues without these '
+                'files. Free disk space, check permissions, or set folder to another place'
+            )
+        if self._on_lost_folder is not None:
+            self._on_lost_folder(error)

@@ -1,0 +1,182 @@
+"""The folder of one callback's artifacts: its files' names, here and in the destination, and its manifest.
+
+The only place that picks a name or writes an entry during a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Optional
+
+from composer.utils import dist
+
+from composer_memprof.artifacts.naming.names import Naming, Stamp
+from composer_memprof.artifacts.reading.containment import inside
+from composer_memprof.artifacts.reading.manifest import UNFINISHED, Entry, Manifest, Status, append_line
+from composer_memprof.artifacts.uploading.destinations import Destination
+from composer_memprof.artifacts.writing.child.file_descriptors import once_a_file_is_free
+from composer_memprof.artifacts.writing.disk import move_to_new
+from composer_memprof.artifacts.writing.failures import telling_of_folder
+from composer_memprof.artifacts.writing.temporary_files import remove_temporary, temporary_name
+
+
+@dataclass(frozen=True)
+class ArtifactFile:
+    """What the name and the entry of a file are made from. ``suffix`` includes the codec's."""
+
+    kind: str
+    suffix: str
+    stamp: Stamp
+    naming: Naming
+
+    def name(self, number: int) -> str:
+        """The name relative to the folder; ``number`` above 1 avoids an existing file."""
+        return self.naming.local(self.stamp, self.suffix, number)
+
+
+@dataclass(frozen=True)
+class NumberedName:
+    """The name that a file got, relative to its folder, and the number in it (1 for none)."""
+
+    name: str
+    number: int
+
+
+class ArtifactFolder:
+    """Names files and lists them in the manifest. Nothing is created in it before the first file.
+
+    Args:
+        path (Path): absolute.
+        naming (Naming): of files that have no naming of their own.
+        destination (Destination, optional): where files are uploaded.
+        overwrite (bool): replace files of the same name; otherwise a new file gets ``.2``, ``.3``, …
+    """
+
+    def __init__(self, path: Path, naming: Naming, destination: Optional[Destination], overwrite: bool) -> None:
+        self.path = path
+        self.naming = naming
+        self.destination = destination
+        self.overwrite = overwrite
+        self._rank = dist.get_global_rank()
+        self._pid = os.getpid()
+        self.manifest = Manifest.acquire(path, self._rank)
+
+    def file(self, kind: str, suffix: str, stamp: Stamp, naming: Optional[Naming]) -> ArtifactFile:
+        return ArtifactFile(kind, suffix, stamp, naming or self.naming)
+
+    def takes_uploads(self) -> bool:
+        """True if a destination accepts files."""
+        return self.destination is not None and self.destination.accepts_files()
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def free_number(self, files: Sequence[ArtifactFile]) -> int:
+        """The first number that is free for all ``files``, so that a window's files have the same one."""
+        number = 1
+        while not self.overwrite and any(self._exists(file, number) for file in files):
+            number += 1
+        return number
+
+    def _exists(self, file: ArtifactFile, number: int) -> bool:
+        try:
+            return (self.path / file.name(number)).exists()
+        except (ValueError, OSError):  # it can't have that name, which its own writing will tell
+            return False
+
+    def publish(self, file: ArtifactFile, source: Path, number: int) -> NumberedName:
+        """Rename ``source``, a complete file, to its name, or the next one that is free."""
+        while True:
+            name = file.name(number)
+            target = inside(self.path, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if self.overwrite:
+                os.replace(source, target)
+                return NumberedName(name, number)
+            try:
+                move_to_new(source, target)
+            except FileExistsError:
+                number += 1
+                continue
+            return NumberedName(name, number)
+
+    @contextlib.contextmanager
+    def temporary(self, file: ArtifactFile) -> Iterator[Path]:
+        """The path of a temporary file in which to write ``file``. It is listed, and removed after the block."""
+        path = self.path / temporary_name(file.kind)
+        entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
+        with telling_of_folder():
+            self.path.mkdir(parents=True, exist_ok=True)
+            once_a_file_is_free(lambda: self.record_in_any_process(entry, to_disk=False))
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):  # `push` sees that it is gone, or removes it
+                once_a_file_is_free(lambda: remove_temporary(path))
+                self.record_in_any_process(replace(entry, status='removed'), to_disk=False)
+
+    def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:
+        """Create an empty file under its name, or the next one that is free; returns its descriptor and name."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if self.overwrite else os.O_EXCL)
+        number = 1
+        while True:
+            name = file.name(number)
+            target = inside(self.path, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return os.open(target, flags, 0o644), NumberedName(name, number)
+            except FileExistsError:
+                number += 1
+
+    def _remote_name(self, file: ArtifactFile, name: NumberedName) -> Optional[str]:
+        if not self.takes_uploads():
+            return None
+        remote = file.naming.in_store(file.stamp, file.suffix, name.number, name.name)
+        return remote.lstrip('/') if remote is not None else None
+
+    # -- the manifest -------------------------------------------------------------------------------------------
+
+    def open_entry(self, file: ArtifactFile, name: NumberedName) -> Entry:
+        """The entry of a file that still grows."""
+        return self._entry(file, name.name, 'open', self._remote_name(file, name))
+
+    def saved_entry(self, file: ArtifactFile, name: NumberedName, size: int, sha256: str) -> Entry:
+        return self._entry(file, name.name, 'saved', self._remote_name(file, name), size, sha256)
+
+    def failed_entry(self, file: ArtifactFile) -> Entry:
+        return self._entry(file, file.name(1), 'failed')
+
+    def removed_entry(self, file: ArtifactFile, name: NumberedName) -> Entry:
+        return self._entry(file, name.name, 'removed')
+
+    def skipped_entry(self, file: ArtifactFile, reason: str) -> Entry:
+        """The entry of a window that was left out. Its path is that of no file."""
+        unwritten = replace(file, stamp=replace(file.stamp, mark=f'{file.stamp.mark}.skipped'))
+        return replace(self._entry(unwritten, unwritten.name(1), 'skipped'), reason=reason)
+
+    def _entry(
+        self,
+        file: ArtifactFile,
+        path: str,
+        status: Status,
+        remote: Optional[str] = None,
+        size: Optional[int] = None,
+        sha256: Optional[str] = None,
+    ) -> Entry:
+        timestamp, run_name = file.stamp.timestamp, file.stamp.run_name
+        epoch, batch = timestamp.epoch.value, timestamp.batch.value
+        return Entry(file.kind, path, remote, size, sha256, self._rank, run_name, epoch, batch, status)
+
+    def record(self, entry: Entry, *, to_disk: bool = True) -> None:
+        """Append ``entry`` to the manifest; ``to_disk``: wait until the disk has it."""
+        self.manifest.append(entry, to_disk=to_disk)
+
+    def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
+        """As :meth:`record`, also in a forked child, in which the manifest's lock may be held for good."""
+        if os.getpid() == self._pid:
+            self.record(entry, to_disk=to_disk)
+        else:
+            append_line(self.manifest.path, entry, to_disk=to_disk)

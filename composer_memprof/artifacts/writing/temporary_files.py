@@ -1,0 +1,77 @@
+"""Temporary files: an artifact is written under a hidden name, and gets its own name once it is whole.
+
+A process that is killed leaves such a file behind. It is listed as ``open`` from its first byte, under a kind that ends
+with ``.unfinished``, so that it is known and can be cleared. Imports neither Composer nor torch, as ``push`` does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from composer_memprof.artifacts.reading.manifest import append_line, is_unfinished, read_manifest
+
+#: Nothing else is ever removed, whatever a manifest says.
+_NAME = re.compile(r'\.[a-z_]+[a-z_.]*\.([0-9a-f]{8})\.(\d+)\.\d+\.tmp')
+#: What another machine writes, perhaps on a filesystem without locks, changes at least this often.
+_AT_REST_S = 3600.0
+
+
+def temporary_name(kind: str) -> str:
+    """A name that no process has used before."""
+    return f'.{kind}.{_this_machine()}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+
+
+def _this_machine() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove a temporary file, and those that its writer or a codec has made next to it."""
+    path.unlink(missing_ok=True)  # needs no other file to be opened
+    for name in os.listdir(path.parent):
+        if name.startswith(f'{path.stem}.'):
+            (path.parent / name).unlink(missing_ok=True)
+
+
+def clear_unfinished(manifest: Path, of_process: Optional[int] = None) -> list[Path]:
+    """Remove temporary files that ``manifest`` lists and whose processes have ended; returns their paths.
+
+    Args:
+        manifest (Path): of a run that has ended, unless ``of_process`` is given.
+        of_process (int, optional): only those of this process, which has ended here.
+    """
+    cleared = []
+    for entry in read_manifest(manifest):
+        name = _NAME.fullmatch(entry.path)
+        if name is None or not is_unfinished(entry) or entry.status != 'open':
+            continue
+        path, machine, pid = manifest.parent / entry.path, name[1], int(name[2])
+        if (pid != of_process) if of_process is not None else _may_be_written(path, machine, pid):
+            continue
+        remove_temporary(path)
+        append_line(manifest, replace(entry, status='removed'), to_disk=False)
+        cleared.append(path)
+    return cleared
+
+
+def _may_be_written(path: Path, machine: str, pid: int) -> bool:
+    """Whether its process may be alive. The lock of the manifest tells more, where there are locks."""
+    if machine != _this_machine():
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - path.stat().st_mtime < _AT_REST_S
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

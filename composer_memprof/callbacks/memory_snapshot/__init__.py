@@ -1,0 +1,1 @@
+"""MemorySnapshot: the callback, and its recording of allocations."""

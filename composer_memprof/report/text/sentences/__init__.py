@@ -1,0 +1,1 @@
+"""Sentences: the verdict on a run, and what to change."""

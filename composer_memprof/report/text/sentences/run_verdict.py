@@ -1,0 +1,360 @@
+"""The verdict on a run, in sentences, and what to change. The terminal and the page say the same."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from composer_memprof.analysis.memory.snapshot_report import DeviceReport
+from composer_memprof.analysis.memory.summary import DeviceSummary
+from composer_memprof.analysis.run import rank_list
+from composer_memprof.analysis.run_report.differences import Difference, OddRank
+from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
+from composer_memprof.analysis.run_report.report import Failure, RunReport
+from composer_memprof.messages import count_of, human_bytes, printable
+from composer_memprof.report.text.amounts import amount
+from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes, what_fits
+from composer_memprof.report.text.terminal.run_table import left_out_sentences
+from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
+
+#: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
+_ODD, _LISTED = 3, 8
+#: Most files that are named as not read.
+_UNREADABLE = 10
+#: Peaks that differ by less are not told apart.
+_ALIKE, _ALIKE_SECONDS = 1.01, 1.1
+#: From this share of a limit on, it is said to be close.
+_CLOSE = 0.9
+_SUBJECTS = {
+    'memory_snapshot': 'its peak of allocated memory is',
+    'fsdp_mem_tracker': "its peak of the model's memory is",
+    'saved_tensors_hook': 'autograd saves',
+    'host_rss': 'its peak of host memory is',
+    'step_times': 'its median batch takes',
+    'flops': 'a batch takes',
+}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of the verdict.
+
+    Args:
+        about (str): ``'failure'``, ``'change'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'`` or ``'files'``.
+        text (str): the sentence, or several.
+    """
+
+    about: str
+    text: str
+
+
+def verdict(report: RunReport) -> list[Sentence]:
+    """What to know about a run, what matters most first. Every text is printable."""
+    found = [
+        *_failures(report),
+        *_changes(report),
+        *_odd(report),
+        *_peaks(report),
+        *_growth(report),
+        *_host(report),
+        *_speed(report),
+        *_files(report),
+    ]
+    return [Sentence(sentence.about, printable(sentence.text)) for sentence in found]
+
+
+def verdict_text(report: RunReport) -> RenderableType:
+    """The verdict and what to change, for a terminal."""
+    lines: list[RenderableType] = [Text(title(report), style='bold')]
+    lines += [Padding(Text(sentence.text), (0, 0, 0, 2)) for sentence in verdict(report)]
+    if report.advice:
+        lines.append(Text('\nWhat to change', style='bold'))
+        for each, details in zip(report.advice, advice_details(report)):
+            lines.append(Padding(Text(printable(each.what)), (0, 0, 0, 2)))
+            lines.append(Padding(Text(printable(' '.join(details))), (0, 0, 0, 4)))
+        lines += [Padding(Text(printable(note), style='dim'), (0, 0, 0, 2)) for note in trial_notes(report)]
+    return Group(*lines)
+
+
+def title(report: RunReport) -> str:
+    """The run's name and how many ranks it has; simulated ones are said to be."""
+    simulated = f', simulated: {report.simulated}' if report.simulated else ''
+    return printable(f'{report.files.name}: {count_of(len(report.ranks), _noun(report))}{simulated}')
+
+
+def _noun(report: RunReport) -> str:
+    return 'rank' if report.files.artifacts else 'snapshot'
+
+
+def _failures(report: RunReport) -> Iterator[Sentence]:
+    if report.open_ranks and not report.goes_on:
+        yield Sentence(
+            'failure',
+            f'{_whose_files(report)} were still open, and no process here writes them: the run was killed, or goes on '
+            'elsewhere.',
+        )
+    if not report.failures:
+        return
+    first = report.failures[0]
+    others = [report.labels[failure.rank] for failure in report.failures[1:]]
+    also = f' {_capital(_listed(others))} failed too.' if others else ''
+    yield Sentence('failure', _failure(first, report.labels[first.rank]) + also)
+    for text in what_fits(report):
+        yield Sentence('failure', text)
+
+
+def _whose_files(report: RunReport) -> str:
+    ranks = report.open_ranks
+    if len(ranks) == 1:
+        return f"{_capital(report.labels[ranks[0]])}'s files"
+    return f'The files of {"all ranks" if ranks == report.ranks else f"ranks {rank_list(ranks)}"}'
+
+
+def _failure(failure: Failure, label: str) -> str:
+    oom = failure.oom
+    where = ''.join(
+        [
+            f' in batch {failure.batch}' if failure.batch is not None else '',
+            f', {failure.phase}' if failure.phase else '',
+        ]
+    )
+    if oom is None:
+        return f'{_capital(label)} failed{where}: {failure.error}'
+    asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''
+    at = f', asked{asked} by {oom.asked[0]}' if oom.asked else f', asked{asked}' if asked else ''
+    sizes = [
+        f'{human_bytes(size)} {what}'
+        for size, what in (
+            (oom.allocated, 'were allocated'),
+            (oom.reserved, 'reserved'),
+            (oom.free, 'free'),
+        )
+        if size is not None
+    ]
+    total = f' of the {human_bytes(oom.total)} that the device has' if oom.total is not None and sizes else ''
+    return f'{_capital(label)} ran out of memory{where}{at}.' + (f' {", ".join(sizes)}{total}.' if sizes else '')
+
+
+def _changes(report: RunReport) -> Iterator[Sentence]:
+    comparison = report.comparison
+    if comparison is None:
+        return
+    against = f'Against {comparison.before}'
+    changed = [change for change in comparison.changes if _changed(change.total, change.unit)]
+    for number, change in enumerate(changed):
+        total, subject = change.total, _SUBJECTS.get(change.kind, 'it has')
+        text = (
+            f'{_capital(subject) if number else f"{against}: {subject}"} {amount(total.value, change.unit)}, {_times(total)} '
+            f'{amount(total.others, change.unit)}.'
+        )
+        parts = [
+            f'{CATEGORY_LABELS.get(each.name, each.name)} ({amount(each.others, change.unit)} to '
+            f'{amount(each.value, change.unit)})'
+            for group in (CATEGORY, MODULE, PHASE)
+            for each in [each for each in change.figures if each.group == group and _changed(each, change.unit)][:1]
+        ]
+        yield Sentence('change', text + (f' What changed most: {", ".join(parts)}.' if parts else ''))
+    if not comparison.changes:
+        yield Sentence('change', f'{against}: the two runs have no figures of the same kind.')
+    elif not changed:
+        yield Sentence('change', f'{against}: no total changed.')
+
+
+def _changed(difference: Difference, unit: str) -> bool:
+    alike = _ALIKE_SECONDS if unit == 'seconds' else _ALIKE
+    return abs(difference.value - difference.others) > (alike - 1) * abs(difference.others)
+
+
+def _odd(report: RunReport) -> Iterator[Sentence]:
+    told: dict[int, OddRank] = {}
+    for odd in report.odd:
+        told.setdefault(odd.rank, odd)
+    # Of many that differ, the first one's sentence stands for all.
+    several = len(told) > _ODD
+    for odd in list(told.values())[: 1 if several else _ODD]:
+        yield Sentence('rank', _odd_rank(odd, report.labels))
+    if several:
+        others = list(told)[1:]
+        yield Sentence('rank', f'{len(others)} other ranks differ too: {rank_list(others)}.')
+
+
+def _odd_rank(odd: OddRank, labels: dict[int, str]) -> str:
+    total = odd.total
+    whose = 'that of the other rank' if odd.ranks == 2 else f'the median of the other {odd.ranks - 1} ranks'
+    subject = f'its {total.name} takes' if total.group == PHASE else _SUBJECTS.get(odd.kind, 'it has')
+    begin = (
+        f'{_capital(labels[odd.rank])} differs: {subject} {amount(total.value, odd.unit)}, '
+        f'{_times(total)} {whose} ({amount(total.others, odd.unit)}).'
+    )
+    groups = (PHASE,) if odd.unit == 'seconds' and total.group != PHASE else (CATEGORY, MODULE)
+    parts = [_part(difference, odd.unit) for difference in odd.most if difference.group in groups]
+    return begin + (f' Largest parts of the difference: {" and ".join(parts)}.' if parts else '')
+
+
+def _part(difference: Difference, unit: str) -> str:
+    label = CATEGORY_LABELS.get(difference.name, difference.name)
+    factor = f'{_times(difference)} theirs' if difference.others else 'where they have none'
+    return f'{label} ({amount(difference.value, unit)}, {factor})'
+
+
+def _times(difference: Difference) -> str:
+    return f'{difference.factor:.{1 if difference.factor >= 1.1 else 2}f} times'
+
+
+def _peaks(report: RunReport) -> Iterator[Sentence]:
+    totals = {rank: summary.peak_bytes for rank, summary in report.summaries.items()}
+    if report.lead is not None:
+        device = report.lead.report.largest_device
+        if device is not None:
+            yield Sentence('peak', _peak(device, report, report.lead.rank) + _leading(device))
+    elif totals:
+        rank = max(totals, key=lambda rank: totals[rank])
+        largest = report.summaries[rank].largest_device
+        if largest is not None:
+            yield Sentence('peak', _peak(largest, report, rank) + _leading_in_summary(largest))
+    least, most = min(totals.values(), default=0), max(totals.values(), default=0)
+    if most > _ALIKE * least:
+        count = count_of(len(totals), _noun(report))
+        yield Sentence('peak', f'Over {count} the peak is {human_bytes(least)} to {human_bytes(most)}.')
+
+
+def _peak(device: DeviceReport | DeviceSummary, report: RunReport, rank: int) -> str:
+    peak = device.peak
+    places = [*([] if peak.batch is None else [f'batch {peak.batch}']), *([peak.phase] if peak.phase else [])]
+    where = f' in {", ".join(places)}' if places else ''
+    of = f' of {human_bytes(device.memory)} ({100 * peak.bytes / device.memory:.0f} %)' if device.memory else ''
+    name = f' of {report.labels[rank]}' if len(report.ranks) > 1 else ''
+    text = f'The peak{name} is {human_bytes(peak.bytes)}{of} allocated{where}'
+    if device.reserved_peak is not None:
+        text += f'; at most {human_bytes(device.reserved_peak)} were reserved'
+        if device.memory and device.reserved_peak > _CLOSE * device.memory:
+            text += f', {human_bytes(device.memory - device.reserved_peak)} less than the device has'
+    return text + '.'
+
+
+def _leading(device: DeviceReport) -> str:
+    """The category that leads at the peak, and its largest places."""
+    if not device.peak.categories:
+        return ''
+    first = device.peak.categories[0]
+    places = [(share.category, share.bytes, [frame.short() for frame in share.frames]) for share in device.peak.holders]
+    return _leads(first.category, first.bytes, device.peak.bytes, places)
+
+
+def _leading_in_summary(device: DeviceSummary) -> str:
+    if not device.categories:
+        return ''
+    category, size = max(device.categories.items(), key=lambda item: item[1])
+    places = [(share.category, share.bytes, share.at) for share in device.holders]
+    return _leads(category, size, device.peak.bytes, places)
+
+
+def _leads(category: str, size: int, total: int, places: Iterable[tuple[str, int, list[str]]]) -> str:
+    text = (
+        f' {_capital(CATEGORY_LABELS.get(category, category))} leads with {human_bytes(size)} ({_share(size, total)})'
+    )
+    named = [f'{human_bytes(own)} by {frames[0]}' for other, own, frames in places if frames and other == category][:3]
+    return f'{text}: {", ".join(named)}.' if named else f'{text}.'
+
+
+def _growth(report: RunReport) -> Iterator[Sentence]:
+    for rank, summary in report.summaries.items():
+        for device in summary.devices:
+            for growing in device.growing[:1]:
+                at = f' at {growing.at[0]}' if growing.at else ''
+                yield Sentence(
+                    'growth',
+                    f'Allocated memory grows on {report.labels[rank]}, by {human_bytes(growing.per_batch)} in each {device.growth_unit}{at}.',
+                )
+                return
+    suspects = {
+        rank: file.suspect for rank, file in report.contents.get('host_rss', {}).items() if file.suspect is not None
+    }
+    if suspects:
+        rank, suspect = max(suspects.items(), key=lambda item: item[1].growth.per_batch)
+        more = f' It is the fastest of {len(suspects)} ranks that grow.' if len(suspects) > 1 else ''
+        yield Sentence(
+            'growth',
+            f'Host memory grows on {report.labels[rank]}, in {suspect.name}, by '
+            f'{human_bytes(suspect.growth.per_batch)} a batch.{more}',
+        )
+
+
+def _host(report: RunReport) -> Iterator[Sentence]:
+    files = {rank: file for rank, file in report.contents.get('host_rss', {}).items() if file.samples}
+    if not files:
+        return
+    rank = max(files, key=lambda rank: files[rank].rss_peak)
+    file = files[rank]
+    name = f' of {report.labels[rank]}' if len(report.ranks) > 1 else ''
+    text = f'Host memory{name} peaks at {human_bytes(file.rss_peak)} (RSS of the process and its children)'
+    if file.limit is not None and file.usage_peak is not None:
+        text += f'; the job used {human_bytes(file.usage_peak)} of the {human_bytes(file.limit)} at which it is killed'
+    yield Sentence('host', text + '.')
+
+
+def _speed(report: RunReport) -> Iterator[Sentence]:
+    parts = []
+    used = [file.mfu for file in report.contents.get('flops', {}).values() if file.mfu is not None]
+    if used:
+        parts.append(f'model FLOPs utilization (MFU) is {100 * statistics.median(used):.1f} %')
+    times = report.contents.get('step_times', {})
+    batches = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
+    if batches:
+        parts.append(f'the median batch takes {amount(statistics.median(batches), "seconds")}')
+        waiting = statistics.median(file.share.get(DATALOADER, 0.0) for file in times.values())
+        parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
+    if parts:
+        of_ranks = ' These are medians of the ranks.' if max(len(used), len(batches)) > 1 else ''
+        yield Sentence('speed', f'{_capital(_joined(parts))}.{of_ranks}')
+
+
+def _files(report: RunReport) -> Iterator[Sentence]:
+    status = report.status
+    parts = []
+    if status.get('failed'):
+        parts.append(f'{count_of(status["failed"], "file")} could not be uploaded')
+    if status.get('open'):
+        verb, why = 'is' if status['open'] == 1 else 'are', ': the run goes on' if report.goes_on else ''
+        parts.append(f'{count_of(status["open"], "file")} {verb} still open{why}')
+    waiting = [
+        artifact for artifact in report.files.artifacts if artifact.entry.status == 'saved' and artifact.entry.remote
+    ]
+    if waiting:
+        parts.append(f'{count_of(len(waiting), "file")} not uploaded yet (composer-memprof push)')
+    if status.get('handed_over'):
+        files = count_of(status['handed_over'], 'file')
+        parts.append(f"{files} handed over to Composer's logger, not seen in its store yet (composer-memprof push)")
+    if report.unreadable:
+        more = f', and {len(report.unreadable) - _UNREADABLE} more' if len(report.unreadable) > _UNREADABLE else ''
+        parts.append(f'not read: {", ".join(report.unreadable[:_UNREADABLE])}{more}')
+    if report.files.left_out:
+        parts.append(f'{count_of(report.files.left_out, "further snapshot")} not read')
+    if parts:
+        yield Sentence('files', f'{_capital("; ".join(parts))}.')
+    for text in left_out_sentences(report.files.windows_left_out):
+        yield Sentence('files', text)
+
+
+def _share(part: float, whole: float) -> str:
+    return f'{100 * part / whole:.0f} %' if whole else '0 %'
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f' and {len(names) - _LISTED} more' if len(names) > _LISTED else ''
+    return ', '.join(names[:_LISTED]) + more
+
+
+def _joined(parts: Iterable[str]) -> str:
+    *some, last = parts
+    return f'{", ".join(some)} and {last}' if some else last
+
+
+def _capital(text: str) -> str:
+    """A file's name stays as it is."""
+    return text if '.' in text.split(' ')[0] else text[:1].upper() + text[1:]

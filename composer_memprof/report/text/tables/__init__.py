@@ -1,0 +1,1 @@
+"""Tables for files: each report as plain text and as a document for JSON or YAML."""

@@ -1,0 +1,1 @@
+"""Tables and live output for a terminal."""

@@ -1,0 +1,62 @@
+"""What a simulation costs, against importing Composer, which any training must: ``make bench ARGS=simulation``."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from composer_memprof.simulated_gpu import ranks
+from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.environment import environment_with
+
+ROOT = Path(__file__).parents[3]
+
+#: 1.0 B parameters, and 65 B with each block checkpointed, of the package's GPT.
+_1B = ('model.d_model=2048', 'model.n_heads=16', 'model.n_layers=20', 'model.init_device=meta')
+_65B = (
+    *('model.d_model=8192', 'model.n_heads=64', 'model.n_layers=80', 'model.init_device=meta'),
+    'parallelism_config.fsdp2.activation_checkpointing=true',
+)
+_MOST_ROUNDS = 3
+
+
+def simulation(rounds: int, report: Callable[[str, float, float], None]) -> None:
+    """Report each ratio and its goal."""
+    imports: list[float] = []
+    plans: dict[int, list[float]] = {8: [], 8192: []}
+    for _ in range(min(rounds, _MOST_ROUNDS)):
+        imports.append(_seconds('-c', 'import composer'))
+        for number, seconds in plans.items():
+            seconds.append(_plan(number, *_1B))
+    for number, goal in ((8, 1.5), (8192, 3.0)):
+        ratio = statistics.median(plan / one for plan, one in zip(plans[number], imports, strict=True))
+        report(f'plan of 1.0 B under FSDP2 on {number} ranks against import composer', ratio, goal)
+    steps = [_step('simulated') / _step('fake') for _ in range(min(rounds, _MOST_ROUNDS))]
+    report("a simulated FSDP2 step against torch's FSDPMemTracker on fake tensors", statistics.median(steps), 0.5)
+    report('plan of 65 B under FSDP2 on 1,024 ranks, in minutes', _plan(1024, *_65B) / 60, 1.0)
+
+
+def _plan(number: int, *overrides: str) -> float:
+    loader = ('train_loader.batch_size=1', f'train_loader.max_bytes={max(1_000_000, 200 * number)}')
+    plan = ('-m', 'composer_memprof', 'plan', 'fsdp2', '--no-changes', '--ranks', str(number))
+    return _seconds(*plan, *overrides, *loader)
+
+
+def _step(how: str) -> float:
+    simulated = {**environment_with(find_device('h100-80gb'), devices=8), **ranks.environment(8)}
+    environment = simulated if how == 'simulated' else dict(os.environ)
+    command = [sys.executable, '-m', 'tests.benchmarks.simulation.simulated_step', how]
+    ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    return float(ran.stdout.splitlines()[-1])
+
+
+def _seconds(*arguments: str) -> float:
+    began = time.perf_counter()
+    ran = subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=False)
+    assert ran.returncode in (0, 3), 'a plan exits with 3 where the config does not fit'
+    return time.perf_counter() - began

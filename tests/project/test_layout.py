@@ -1,0 +1,174 @@
+"""The layout of the package: which module may import which, and what exists in one place only."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / 'composer_memprof'
+
+#: What each top-level package or module may import, besides itself. None imports one that is below it in this table.
+ROOMS = {
+    'vocabulary': set(),
+    'cgroup': set(),
+    'signals': set(),
+    'redaction': set(),
+    'messages': {'redaction', 'vocabulary'},
+    'examples': {'messages'},
+    'terminal': {'messages', 'redaction', 'vocabulary'},
+    'simulated_gpu': {'messages'},
+    'schedule': {'messages', 'vocabulary'},
+    'recorders': {'cgroup', 'messages', 'signals', 'simulated_gpu', 'vocabulary'},
+    'artifacts': {'cgroup', 'messages', 'redaction', 'signals', 'simulated_gpu', 'vocabulary'},
+    'analysis': {'artifacts', 'messages', 'recorders', 'vocabulary'},
+    'report': {'analysis', 'artifacts', 'messages', 'recorders', 'simulated_gpu', 'vocabulary'},
+    'callbacks': {
+        *('analysis', 'artifacts', 'messages', 'recorders', 'redaction', 'report', 'schedule', 'signals', 'vocabulary'),
+    },
+    'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
+    'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
+    'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
+    'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
+    'commands': {
+        *('analysis', 'artifacts', 'config', 'examples', 'messages', 'plan', 'report', 'runner', 'simulated_gpu'),
+        *('simulation', 'terminal'),
+    },
+}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of each module by its dotted name."""
+    return {_dotted(path): ast.parse(path.read_text(encoding='utf-8')) for path in sorted(ROOT.rglob('*.py'))}
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix('').parts
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything below ``node``, except what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith('TYPE_CHECKING'):
+            for statement in child.orelse:
+                yield from statements(statement)
+            continue
+        yield child
+        yield from statements(child)
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Each import as module and name; the name is ``''`` for ``import module``."""
+    for node in statements(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, '') for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None, 'imports are absolute'
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    """The package's modules that each module imports."""
+    found: dict[str, set[str]] = {}
+    for module, tree in trees().items():
+        pairs = [(source, name) for source, name in imported_names(tree) if source.split('.')[0] == ROOT.name]
+        found[module] = {f'{source}.{name}' if f'{source}.{name}' in trees() else source for source, name in pairs}
+    return found
+
+
+def room(module: str) -> str:
+    return module.removeprefix(f'{ROOT.name}.').split('.')[0]
+
+
+def test_imports_form_no_circle() -> None:
+    try:
+        graphlib.TopologicalSorter(graph()).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f'these modules import each other: {" <- ".join(error.args[1])}')
+
+
+@pytest.mark.parametrize('name', ROOMS)
+def test_a_room_imports_only_rooms_above_it_in_the_table(name: str) -> None:
+    found = {
+        (module, imported)
+        for module, imports in graph().items()
+        for imported in imports
+        if room(module) == name and room(imported) not in {name, *ROOMS[name]}
+    }
+    assert found == set()
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {room(module) for module in trees()} - set(ROOMS) <= {ROOT.name, 'cli', '__main__'}
+
+
+def test_nothing_imports_the_command() -> None:
+    users = [module for module, imports in graph().items() if f'{ROOT.name}.cli' in imports]
+    assert set(users) <= {f'{ROOT.name}.__main__'}
+
+
+@pytest.mark.parametrize('name', ['recorders', 'analysis', 'report'])
+def test_recorders_analysis_and_reports_do_not_import_composer(name: str) -> None:
+    users = [
+        module
+        for module, tree in trees().items()
+        if room(module) == name and any(source.split('.')[0] == 'composer' for source, _ in imported_names(tree))
+    ]
+    assert users == []
+
+
+def test_every_package_says_what_is_in_it() -> None:
+    packages = {_dotted(path) for path in ROOT.rglob('__init__.py')}
+    assert [package for package in sorted(packages) if not ast.get_docstring(trees()[package])] == []
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    found = [
+        (module, source, name)
+        for module, tree in trees().items()
+        for source, name in imported_names(tree)
+        if source.split('.')[0] == ROOT.name and name.startswith('_') and not name.endswith('__')
+    ]
+    assert found == []
+
+
+def test_only_the_folder_push_clearing_and_simulations_write_to_a_manifest() -> None:
+    users = {
+        module
+        for module, tree in trees().items()
+        for source, name in imported_names(tree)
+        if source == f'{ROOT.name}.artifacts.reading.manifest' and name in ('Manifest', 'append_line')
+    }
+    writing = ('writing.folder', 'writing.temporary_files', 'uploading.push.push')
+    writers = (*(f'artifacts.{writer}' for writer in writing), 'simulation.snapshot_files')
+    assert users == {f'{ROOT.name}.{writer}' for writer in writers}
+
+
+def test_only_the_table_of_codecs_has_their_suffixes() -> None:
+    # A string with a space is a sentence that mentions the suffix, not a part of a name.
+    users = {
+        module
+        for module, tree in trees().items()
+        if any(('.gz' in text or '.zst' in text) and ' ' not in text for text in _strings(tree))
+    }
+    assert users == {f'{ROOT.name}.artifacts.naming.compression'}
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """The strings of a module that are not docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and _is_text(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def _is_text(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return bool(node.body) and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
