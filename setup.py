@@ -10,7 +10,7 @@ class WholeProject(sdist):
     def make_distribution(self) -> None:
         for folder in ('tests', 'yamls', '.github', '.ci'):
             self.filelist.graft(folder)
-        for file in ('Makefile', '.ruff.toml', '.gitignore'):
+        for file in ('Makefile', '.ruff.toml', '.gitignore', '.pre-commit-config.yaml'):
             self.filelist.include(file)
         self.filelist.global_exclude('*.py[co]')
         self.filelist.exclude_pattern(r'(^|/)(node_modules|__pycache__)/', is_regex=True)
