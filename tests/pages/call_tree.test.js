@@ -1,6 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { callTree, stepsOf, sumsByStack } from '../../composer_memprof/report/html/snapshot/script/flame_graph/call_tree.js';
+import {
+  callTree,
+  stepsOf,
+  sumsByStack,
+} from '../../composer_memprof/report/html/snapshot/script/flame_graph/call_tree.js';
 import { flameLayout, levelsOf } from '../../composer_memprof/report/html/snapshot/script/flame_graph/flame_layout.js';
 import { Model } from '../../composer_memprof/report/html/snapshot/script/model/model.js';
 import { MIB, recording } from './recording.js';

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { COLUMNS } from '../../composer_memprof/report/html/snapshot/script/list/list.js';
-import { Model } from '../../composer_memprof/report/html/snapshot/script/model/model.js';
 import { blockRows, groupRows } from '../../composer_memprof/report/html/snapshot/script/list/rows.js';
+import { Model } from '../../composer_memprof/report/html/snapshot/script/model/model.js';
 import { recording } from './recording.js';
 
 const [, size, share, blocks, where] = COLUMNS;

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { blockRows, groupRows } from '../../composer_memprof/report/html/snapshot/script/list/rows.js';
 import { FrameText, NO_STACK, shortSymbol } from '../../composer_memprof/report/html/snapshot/script/model/frames.js';
 import { Grouping, NO_KEY } from '../../composer_memprof/report/html/snapshot/script/model/groupings.js';
 import { idOfCurve } from '../../composer_memprof/report/html/snapshot/script/model/ids.js';
 import { Model } from '../../composer_memprof/report/html/snapshot/script/model/model.js';
-import { blockRows, groupRows } from '../../composer_memprof/report/html/snapshot/script/list/rows.js';
 import { MIB, recording } from './recording.js';
 
 const modelOf = () => new Model(recording(), 0, false);

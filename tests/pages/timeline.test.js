@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { momentsOfColumns, paint } from '../../composer_memprof/report/html/snapshot/script/chart/paint.js';
 import { Axis } from '../../composer_memprof/report/html/snapshot/script/model/axis.js';
 import { idOfCurve, NOTHING } from '../../composer_memprof/report/html/snapshot/script/model/ids.js';
-import { momentsOfColumns, paint } from '../../composer_memprof/report/html/snapshot/script/chart/paint.js';
 import { Timeline } from '../../composer_memprof/report/html/snapshot/script/model/timeline.js';
 import { View } from '../../composer_memprof/report/html/snapshot/script/model/view.js';
 import { MIB, recording } from './recording.js';

@@ -1,14 +1,14 @@
 import { byId } from '../../script/dom.js';
 import { Chart } from './chart/chart.js';
 import { listenToChart } from './chart/chart_input.js';
+import { Overview } from './chart/overview.js';
 import { Controls } from './controls.js';
-import { Details } from './list/details.js';
 import { FlameGraph } from './flame_graph/flame_graph.js';
-import { NOTHING } from './model/ids.js';
+import { Details } from './list/details.js';
 import { drawLegend } from './list/legend.js';
 import { BlockList } from './list/list.js';
+import { NOTHING } from './model/ids.js';
 import { Model } from './model/model.js';
-import { Overview } from './chart/overview.js';
 import { SegmentMap } from './segments/segment_map.js';
 
 /** @import { Grouping } from './model/groupings.js' */

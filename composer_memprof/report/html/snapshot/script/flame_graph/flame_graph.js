@@ -3,11 +3,11 @@ import { byId, make, makeButton } from '../../../script/dom.js';
 import { formatBytes, formatCount, formatPlural } from '../../../script/format.js';
 import { FLAME_KEYS, listenToKeys } from '../../../script/keyboard.js';
 import { Tooltip } from '../../../script/tooltip.js';
-import { CallNode, callTree, stepsOf, sumsByStack } from './call_tree.js';
-import { flameLayout, levelsOf } from './flame_layout.js';
 import { NO_STACK } from '../model/frames.js';
 import { Grouping, NO_KEY } from '../model/groupings.js';
 import { idOfCurve } from '../model/ids.js';
+import { CallNode, callTree, stepsOf, sumsByStack } from './call_tree.js';
+import { flameLayout, levelsOf } from './flame_layout.js';
 
 /** @import { Actions } from '../types.d.ts' */
 /** @import { Cell } from './flame_layout.js' */

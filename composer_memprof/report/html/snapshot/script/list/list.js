@@ -5,8 +5,8 @@
 
 import { byId, make } from '../../../script/dom.js';
 import { formatBytes, formatCount } from '../../../script/format.js';
-import { blockRows, groupRows } from './rows.js';
 import { swatch } from '../text.js';
+import { blockRows, groupRows } from './rows.js';
 
 /** @import { Actions } from '../types.d.ts' */
 /** @import { Model } from '../model/model.js' */

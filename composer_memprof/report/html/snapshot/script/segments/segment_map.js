@@ -4,8 +4,8 @@ import { formatBytes, formatCount, formatPlural } from '../../../script/format.j
 import { listenToKeys, SEGMENT_KEYS } from '../../../script/keyboard.js';
 import { Tooltip } from '../../../script/tooltip.js';
 import { Grouping } from '../model/groupings.js';
-import { ALLOCATED, AWAITING, BAR, FREE, isSplit, segmentLayout, segmentsOf } from './segment_layout.js';
 import { factList, tooltipLines } from '../text.js';
+import { ALLOCATED, AWAITING, BAR, FREE, isSplit, segmentLayout, segmentsOf } from './segment_layout.js';
 
 /** @import { Actions, SegmentGroup } from '../types.d.ts' */
 /** @import { Model } from '../model/model.js' */
