@@ -22,8 +22,8 @@ from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import Part
 from composer_memprof.artifacts.writing.child.work import ReadAtFork
-from composer_memprof.callbacks.framework.base import Life
 from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
+from composer_memprof.callbacks.framework.life import DISABLED
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import BETWEEN, StagePhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
@@ -276,7 +276,7 @@ class MemorySnapshot(StagePhasedCallback):
         if self.kineto is not None and self._standby.active and time.monotonic() - self._standby_since > _STANDBY_S:
             self.yield_resources()
         super()._before_batch(stage, state)
-        wanted = self._fitting and not self._standby.active and self._life is not Life.DISABLED
+        wanted = self._fitting and not self._standby.active and self._life is not DISABLED
         if wanted and exclusive.claim_if_free(self, self._standby, state):
             self._standby_since = time.monotonic()
             self._standby.begin(state, BETWEEN['train'], state.timestamp.batch.value)

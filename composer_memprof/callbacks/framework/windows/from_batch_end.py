@@ -8,11 +8,9 @@ from typing import Optional
 from composer.core import State
 from composer.loggers import Logger
 
-from composer_memprof.callbacks.framework.base import Life, ProfilingCallback
+from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.framework.life import IDLE, RECORDING, WARMING_UP
 from composer_memprof.signals import uninterrupted
-
-# Reading a member of an enum takes longer than the rest of what a batch outside of windows costs here.
-_IDLE, _WARMING_UP, _RECORDING = Life.IDLE, Life.WARMING_UP, Life.RECORDING
 
 
 class RecordsFromBatchEnd(ProfilingCallback):
@@ -64,12 +62,12 @@ class RecordsFromBatchEnd(ProfilingCallback):
     def _between_batches(self, stage: str, state: State) -> None:
         if stage not in self._windows:
             return
-        if self._life is _RECORDING:
+        if self._life is RECORDING:
             if self._stage == stage and _a_batch_follows(stage, state):
                 self._next_batch_awaited(stage)
         elif self._early is None and self._next_is_active(stage, state) and self._may_start(stage, state):
             with uninterrupted():
-                if self._life is _IDLE:
+                if self._life is IDLE:
                     self._warm_up(state)
                 self._early = stage
                 self._start_early(state)
@@ -77,7 +75,7 @@ class RecordsFromBatchEnd(ProfilingCallback):
 
     def _may_start(self, stage: str, state: State) -> bool:
         """Whether the window can be recorded. What is in the way now may be gone when its batch begins."""
-        if self._life not in (_IDLE, _WARMING_UP) or self._folder_lost:
+        if self._life not in (IDLE, WARMING_UP) or self._folder_lost:
             return False
         return _a_batch_follows(stage, state) and self._find_obstacle(state) is None
 
