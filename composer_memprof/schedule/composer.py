@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Optional
+from typing import Optional, Protocol
 
 from composer.core import State
 from composer.profiler import ProfilerAction
 
-from composer_memprof.schedule.clocks import BatchClock, BatchStartClock, TrainClock, ZeroClock
+from composer_memprof.schedule.clocks import BatchClock, BatchStartClock, Clock, TrainClock, ZeroClock
 from composer_memprof.schedule.cursor import BatchDecision, Cursor
 
-if TYPE_CHECKING:
-    from composer_memprof.schedule.base import Schedule
+
+class Bindable(Protocol):
+    """What this module needs of a schedule."""
+
+    @property
+    def counts_only_batches(self) -> bool:
+        """Whether all of its lengths are in batches."""
+
+    def bind(self, clock: Clock, state: Optional[State]) -> Cursor:
+        """A cursor that counts from the clock's time now."""
 
 
 class ComposerView:
@@ -23,7 +31,7 @@ class ComposerView:
     again from batch 0.
     """
 
-    def __init__(self, schedule: Schedule, state: State) -> None:
+    def __init__(self, schedule: Bindable, state: State) -> None:
         self._schedule = schedule
         self._state: Callable[[], Optional[State]]
         try:

@@ -1,16 +1,26 @@
-"""The layout of the package: which module may import which, and what exists in one place only."""
+"""The layout of the project: which module may import which, what exists in one place only, and how large a room may be."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
-from collections.abc import Iterator
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2] / 'composer_memprof'
+PROJECT = Path(__file__).parents[2]
+ROOT = PROJECT / 'composer_memprof'
+TESTS = PROJECT / 'tests'
+
+#: The most modules in a folder, and the most lines in a Python file.
+MOST_MODULES, MOST_LINES = 16, 400
+#: One module for each area of torch's private names, so that one callback can do without one of them.
+WITHOUT_A_LIMIT = 'recorders/torch_private'
 
 #: What each top-level package or module may import, besides itself. None imports one that is below it in this table.
 ROOMS = {
@@ -52,20 +62,9 @@ def _dotted(path: Path) -> str:
     return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
 
 
-def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Everything below ``node``, except what only type checkers read."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith('TYPE_CHECKING'):
-            for statement in child.orelse:
-                yield from statements(statement)
-            continue
-        yield child
-        yield from statements(child)
-
-
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Each import as module and name; the name is ``''`` for ``import module``."""
-    for node in statements(tree):
+    """Each import as module and name, of type checkers and functions too; the name is ``''`` for ``import module``."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, '') for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -87,11 +86,57 @@ def room(module: str) -> str:
     return module.removeprefix(f'{ROOT.name}.').split('.')[0]
 
 
-def test_imports_form_no_circle() -> None:
+def fail_for_a_circle(found: Mapping[str, set[str]]) -> None:
     try:
-        graphlib.TopologicalSorter(graph()).prepare()
+        graphlib.TopologicalSorter(found).prepare()
     except graphlib.CycleError as error:
-        pytest.fail(f'these modules import each other: {" <- ".join(error.args[1])}')
+        pytest.fail(f'these need each other: {" <- ".join(error.args[1])}')
+
+
+def test_imports_form_no_circle() -> None:
+    fail_for_a_circle(graph())
+
+
+def test_imports_of_the_pages_scripts_form_no_circle() -> None:
+    html = ROOT / 'report/html'
+    found = {}
+    for path in html.rglob('*.js'):
+        names = re.findall(r"^(?:import .*|\}) from '(\.[^']+)';$", path.read_text(encoding='utf-8'), re.MULTILINE)
+        folder = path.parent.relative_to(html).as_posix()
+        found[path.relative_to(html).as_posix()] = {posixpath.normpath(f'{folder}/{name}') for name in names}
+    assert sum(map(len, found.values())) > 50
+    fail_for_a_circle(found)
+
+
+def test_the_files_of_the_simulated_runtime_call_each_other_in_no_circle() -> None:
+    def code(path: Path) -> str:
+        return re.sub(r'/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', '', path.read_text(encoding='utf-8'), flags=re.DOTALL)
+
+    files = {path.name: code(path) for path in (ROOT / 'simulated_gpu/runtime').glob('*.c')}
+    defined = re.compile(r'^(?!static|typedef|return|else)[\w *]*?\b([a-z]\w+)\([^;{}]*\)\s*\{', re.MULTILINE)
+    homes = {function: name for name, text in files.items() for function in defined.findall(text)}
+    assert homes['figure'] == 'figures.c' and homes['devices_seen'] == 'visible_devices.c'
+    called = {
+        name: {homes.get(word, name) for word in re.findall(r'\b(\w+)\s*\(', text)} for name, text in files.items()
+    }
+    fail_for_a_circle({name: others - {name} for name, others in called.items()})
+
+
+@pytest.mark.parametrize('kind', ['*.py', '*.js'])
+def test_no_folder_has_many_modules(kind: str) -> None:
+    files = [path for root in (ROOT, TESTS) for path in root.rglob(kind) if 'node_modules' not in path.parts]
+    folders = Counter(path.parent.relative_to(PROJECT).as_posix() for path in files)
+    assert len(folders) > 5
+    full = {folder: count for folder, count in folders.items() if count > MOST_MODULES}
+    assert set(full) <= {f'{ROOT.name}/{WITHOUT_A_LIMIT}'}, full
+
+
+def test_no_file_is_long() -> None:
+    lines = {
+        path.relative_to(PROJECT).as_posix(): len(path.read_text(encoding='utf-8').splitlines())
+        for path in ROOT.rglob('*.py')
+    }
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize('name', ROOMS)

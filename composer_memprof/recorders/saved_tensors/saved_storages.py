@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional, Protocol
 
 from torch import Tensor
 
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import never_compile
 from composer_memprof.signals import holds_signals
-
-if TYPE_CHECKING:
-    from composer_memprof.recorders.saved_tensors.ledger import Ledger
 
 #: Kinds of storages. Those from ``ACTIVATION`` on are counted as held.
 PARAMETER, BUFFER, INPUT, ACTIVATION, RECOMPUTED = range(5)
@@ -56,12 +53,22 @@ class ModuleCall:
         self.ended: Any = None
 
 
+class LiveBytes(Protocol):
+    """The account that a hold is charged to: how many bytes autograd holds now, and how many it held when."""
+
+    live: int
+    #: False once the batch is over: its curve has ended.
+    is_open: bool
+    #: (seconds, live bytes)
+    timeline: list[tuple[float, int]]
+
+
 class Hold:
     """Kept by a graph while it holds a storage. When the graph drops it, the storage is held once less."""
 
     __slots__ = ('ledger', 'storage')
 
-    def __init__(self, ledger: Ledger, storage: SavedStorage) -> None:
+    def __init__(self, ledger: LiveBytes, storage: SavedStorage) -> None:
         self.ledger = ledger
         self.storage = storage
 
@@ -84,7 +91,7 @@ class SavedTensor(Hold):
     #: For a tensor made of several, the holds of the others.
     more: list[Hold]
 
-    def __init__(self, ledger: Ledger, storage: SavedStorage, payload: Any, version: int, is_first: bool) -> None:
+    def __init__(self, ledger: LiveBytes, storage: SavedStorage, payload: Any, version: int, is_first: bool) -> None:
         self.ledger = ledger
         self.storage = storage
         self.payload = payload

@@ -34,9 +34,11 @@ int cudaStreamIsCapturing(void *stream, int *status);
 
 #pragma GCC visibility push(hidden)
 
-/* device.c: a figure of the simulated device, from the environment variable SIMULATED_GPU ("name=value;..."). */
+/* figures.c: a figure of the simulated device, from the environment variable SIMULATED_GPU ("name=value;..."). */
 long long figure(const char *name);
 void text_figure(const char *name, char *value, size_t size);
+
+/* device.c */
 int current_device(void);
 
 /* visible_devices.c: how many devices the process sees, the machine's number of one of them, and the one that has the
