@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from composer_memprof.callbacks import *  # noqa: F403
     from composer_memprof.recorders.functions.marked import memprofilable as memprofilable
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import typer
 
 from composer_memprof import __version__
 from composer_memprof.commands.files import callbacks, list_files, push
+from composer_memprof.commands.guide import guide
 from composer_memprof.commands.run_report import report, watch
 from composer_memprof.commands.simulating import plan, simulate
 from composer_memprof.commands.snapshots import diff, inspect
@@ -36,7 +37,7 @@ def _settings(
     """
 
 
-for command in (train, callbacks, push, inspect, diff, report):
+for command in (guide, train, callbacks, push, inspect, diff, report):
     app.command()(command)
 app.command(name='ls')(list_files)
 app.command()(watch)

@@ -84,7 +84,9 @@ def report(
                 say(f'{str(page)!r} cannot be written: {error.strerror or error}; choose another file with -o')
                 raise typer.Exit(2) from None
         if not as_json:
-            typer.echo(f'\nopen in a browser: {printable(str(page))}')
+            out_of_memory = any(failure.oom is not None for failure in found.failures)
+            typer.echo('\nstep by step: composer-memprof guide index' if out_of_memory else '')
+            typer.echo(f'open in a browser: {printable(str(page))}')
 
 
 def _page_of(paths: list[str]) -> Path:

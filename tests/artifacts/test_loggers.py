@@ -1,4 +1,4 @@
-"""What Composer's loggers get: the metrics of the README's table, on the training thread, and constants once."""
+"""What Composer's loggers get: the metrics of the guide's page, on the training thread, and constants once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from composer.loggers import ConsoleLogger, InMemoryLogger, Logger, LoggerDestin
 from composer_memprof import Flops, FSDPMemTracker, HostRSS, MemorySnapshot, Memray, SavedTensorsHook, StepTimes
 from composer_memprof.artifacts.store import fork_next_writer
 from composer_memprof.callbacks.framework.metrics import WindowMetrics
+from composer_memprof.guide import pages
 from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
 
-README = (Path(__file__).parents[2] / 'README.md').read_text()
 BATCHES = 30
 #: Of the metrics: one of each kind.
 EXPECTED = {
@@ -73,16 +73,18 @@ def train_with_all_that_log(*loggers: LoggerDestination) -> dict[str, list[Any]]
 
 
 def documented() -> list[re.Pattern[str]]:
-    """The names in the README's table of metrics."""
-    table = README.partition('| metric | unit |')[2].partition('\n\n')[0]
-    names = [name for row in table.splitlines() for name in re.findall(r'`([^`]+)`', row.split(' | ')[0])]
+    """The names on the guide's page of metrics."""
+    (text,) = (page.text for page in pages() if page.name == 'metrics')
+    items = re.findall(r'^- (`.*?) \(', text, re.MULTILINE | re.DOTALL)
+    names = [name for item in items for name in re.findall(r'`([^`]+)`', item)]
+    assert len(names) > 40
     return [re.compile(re.sub(r'<\w+>', r'\\w+', name)) for name in names]
 
 
 # -- read back ----------------------------------------------------------------------------------------------------
 
 
-def test_tensorboard_has_what_was_logged_and_the_readme_lists_it() -> None:
+def test_tensorboard_has_what_was_logged_and_the_guide_lists_it() -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logged = train_with_all_that_log(TensorboardLogger(log_dir='tb'))
@@ -211,7 +213,7 @@ def test_on_a_gpu_what_was_reserved_is_logged_too() -> None:
 
 
 def test_a_summary_that_is_written_wrong_costs_only_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    from composer_memprof.callbacks import memory_snapshot
+    from composer_memprof.callbacks.memory_snapshot import callback as memory_snapshot
 
     monkeypatch.setattr(memory_snapshot, 'write_summary', lambda snapshot, path: path.write_text('{'))
     seen = InMemoryLogger()

@@ -23,6 +23,7 @@ import yaml
 
 from composer_memprof import FSDPMemTracker, MemProfiler, SavedTensorsHook, memprofilable
 from composer_memprof.callbacks.mem_profiler import by_hand
+from composer_memprof.guide import pages
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder, Reading
@@ -383,8 +384,8 @@ def test_a_marked_function_that_loads_the_data_of_a_windows_first_batch_is_read(
     assert calls == ([*range(9, 17)] if settings else [2])
 
 
-def test_the_example_in_the_readme_reads_its_marked_function() -> None:
-    text = (Path(__file__).parents[2] / 'README.md').read_text()
+def test_the_example_in_the_guide_reads_its_marked_function() -> None:
+    (text,) = (page.text for page in pages() if page.name == 'own-functions')
     (example,) = [block for block in re.findall(r'```python\n(.*?)```', text, re.S) if 'def tokenize' in block]
     found: dict[str, Any] = {}
     exec(example, found)

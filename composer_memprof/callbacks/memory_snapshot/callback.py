@@ -44,6 +44,9 @@ _MOST_OOMS = 3
 #: On a CPU, seconds after which the standby recording starts anew, at the next batch: a profiler's session grows.
 _STANDBY_S = 0.5
 
+#: What a failure is called in messages.
+OUT_OF_MEMORY = 'out of memory'
+
 
 @takes_shared_parameters(
     folder='{run_name}/torch_traces',
@@ -258,7 +261,9 @@ class MemorySnapshot(StagePhasedCallback):
     def _announce(self, failure: str, stamp: Stamp, paths: Mapping[str, Path]) -> None:
         """Name the files at the end of the log."""
         page = f'; or open {paths[f"{self.kind}.page"]}' if f'{self.kind}.page' in paths else ''
-        warn(f'{failure} in batch {stamp.timestamp.batch.value}: composer-memprof inspect {paths[self.kind]}{page}')
+        guide = '. What to do: composer-memprof guide index' if failure == OUT_OF_MEMORY else ''
+        what = f'{failure} in batch {stamp.timestamp.batch.value}'
+        warn(f'{what}: composer-memprof inspect {paths[self.kind]}{page}{guide}')
 
     # -- standby: recording outside of windows, in case the training fails --------------------------------------------
 
@@ -314,7 +319,7 @@ class MemorySnapshot(StagePhasedCallback):
         stamp = replace(self._windows.stamp('train', state), mark='.exception' if oom is None else '.oom')
         try:
             with uninterrupted():
-                failure = 'training failed' if oom is None else 'out of memory'
+                failure = 'training failed' if oom is None else OUT_OF_MEMORY
                 self._end(self._standby, state, stamp, failure)
         finally:
             exclusive.release(self, self._standby)
@@ -338,7 +343,7 @@ class MemorySnapshot(StagePhasedCallback):
             )
             with uninterrupted():
                 stamp = replace(self._windows.stamp('train', state), mark='.oom')
-                self._save(recording.take(state, Failure(oom=oom)), stamp, 'out of memory')
+                self._save(recording.take(state, Failure(oom=oom)), stamp, OUT_OF_MEMORY)
         except Exception as error:  # it would replace the out-of-memory error
             self._disable(error)
 
