@@ -14,7 +14,7 @@ def _may_write(file: Any) -> bool:
     return getattr(file, 'mode', 'a') != 'r'
 
 
-def holders_of(path: Path) -> list[str]:
+def writers_of(path: Path) -> list[str]:
     """The processes of this machine that have ``path`` open for writing: ``['process 42 (python)']``.
 
     Those of other users can't be seen. Only the name is given, since a command line may hold a credential.

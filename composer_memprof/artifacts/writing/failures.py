@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Optional
 
-from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_no_file_left
+from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_out_of_descriptors
 from composer_memprof.messages import log_error, warn
 
 #: Errors of a file that tell of its whole folder, whatever is written.
@@ -20,7 +20,7 @@ class LostFolderError(OSError):
 
 
 @contextmanager
-def telling_of_folder() -> Iterator[None]:
+def raising_lost_folder() -> Iterator[None]:
     """Around the first and the last steps of each file: where they fail, the folder takes no file any more.
 
     Raises:
@@ -29,7 +29,7 @@ def telling_of_folder() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_no_file_left(error) or error.errno == errno.ENAMETOOLONG:
+        if is_out_of_descriptors(error) or error.errno == errno.ENAMETOOLONG:
             raise
         raise LostFolderError(str(error)) from error
 
@@ -67,9 +67,9 @@ class Failures:
             work()
         except Exception as error:  # such as a full disk, or a folder that was removed
             log_error(f'work on the files in {self._folder} failed')
-            if is_no_file_left(error):
+            if is_out_of_descriptors(error):
                 self.warn_once(
-                    'no file left', f'not all files in {str(self._folder)!r} could be completed: {explained(error)}'
+                    'descriptors', f'not all files in {str(self._folder)!r} could be completed: {explained(error)}'
                 )
             else:
                 self.report_lost_folder(error)

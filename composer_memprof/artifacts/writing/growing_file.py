@@ -13,10 +13,11 @@ from typing import Optional
 from composer_memprof.artifacts.naming.compression import Compress, codec_for
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.reading.manifest import Entry
-from composer_memprof.artifacts.writing.child.file_descriptors import once_a_file_is_free
+from composer_memprof.artifacts.writing.child.file_descriptors import retry_if_out_of_descriptors
 from composer_memprof.artifacts.writing.disk import link, sync_and_digest
 from composer_memprof.artifacts.writing.folder import ArtifactFile, ArtifactFolder
-from composer_memprof.artifacts.writing.writer import Part, Writer, WrittenFile, write_parts
+from composer_memprof.artifacts.writing.parts import Part, WrittenFile, write_parts
+from composer_memprof.artifacts.writing.writer import Writer
 
 #: Called with the parts, stamp and results of a window that was written.
 OnWritten = Callable[[Sequence[Part], Stamp, Sequence[WrittenFile]], None]
@@ -47,7 +48,7 @@ class GrowingFile:
         self._file = file
         self._lock = threading.Lock()
         self._descriptor: Optional[int]
-        self._descriptor, self._name = once_a_file_is_free(lambda: folder.create(self._file))
+        self._name, self._descriptor = retry_if_out_of_descriptors(lambda: folder.create(self._file))
         path = self.path
         self._part = Part(file.kind, file.suffix, lambda target: shutil.copyfile(path, target), compress, file.naming)
         # At once: a run that is killed in the next moment leaves no file that is not listed.
@@ -121,7 +122,7 @@ class GrowingFile:
         self._on_written(parts, self._file.stamp, [WrittenFile(entry), *others])
 
     def _record_saved(self) -> Entry:
-        size, sha256 = once_a_file_is_free(lambda: sync_and_digest(self.path))
+        size, sha256 = retry_if_out_of_descriptors(lambda: sync_and_digest(self.path))
         entry = self._folder.saved_entry(self._file, self._name, size, sha256)
         self._folder.record(entry)
         return entry

@@ -6,7 +6,7 @@ import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from composer_memprof.artifacts.writing.child.headroom import NO_MEMORY
+from composer_memprof.artifacts.writing.child.memory import NO_MEMORY
 from composer_memprof.messages import warn
 
 #: The reason where too many windows wait.
@@ -30,7 +30,7 @@ class _Reasons:
         self.newest[reason.partition(':')[0]] = reason
 
 
-class LeftOut:
+class SkippedWindows:
     """Counts what one store took and what it left out, by the kind of a window's main file."""
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class LeftOut:
     def warn(self) -> None:
         """Warn of what was left out since the last call."""
         with self._lock:
-            left_out, self._reasons = self._reasons, defaultdict(_Reasons)
+            skipped, self._reasons = self._reasons, defaultdict(_Reasons)
             taken, self._taken = self._taken, Counter()
-        for kind, reasons in left_out.items():
+        for kind, reasons in skipped.items():
             advice = next((_ADVICE[beginning] for beginning in reasons.newest if beginning in _ADVICE), '')
             warn(
                 f'{kind}: {reasons.count} of {reasons.count + max(taken[kind], 0)} were left out, because '

@@ -21,7 +21,7 @@ from typing import Any
 
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.limits import files_at_once
-from composer_memprof.artifacts.writing.child.work import offer_itself
+from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.redaction import one_line
 from composer_memprof.signals import STOPPING
 
@@ -45,7 +45,7 @@ def serve_uploads(descriptor: int) -> None:
         for number in STOPPING:  # a launcher may signal the whole group; the training decides when to end
             signal.signal(number, signal.SIG_IGN)
         os.nice(_NICENESS)
-        offer_itself()
+        be_killed_first()
         os.set_inheritable(descriptor, False)  # a store's client may start programs
         _Server(socket.socket(fileno=descriptor)).serve()
     finally:

@@ -20,7 +20,7 @@ from composer_memprof.artifacts.reading.manifest import (
     locked_for_push,
     read_manifest,
 )
-from composer_memprof.artifacts.reading.open_files import holders_of
+from composer_memprof.artifacts.reading.open_files import writers_of
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.limits import files_at_once
 from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
@@ -165,7 +165,7 @@ def _is_being_written(entry: Entry) -> bool:
 
 
 def _held(manifest: Path) -> str:
-    held_by = ', '.join(holders_of(manifest)) or 'on another machine or of another user'
+    held_by = ', '.join(writers_of(manifest)) or 'on another machine or of another user'
     return (
         f'it has files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
         'Push again once that has ended'

@@ -18,7 +18,7 @@ _LOOKS, _FEW_LOOKS = 100, 10
 _Result = TypeVar('_Result')
 
 
-def is_no_file_left(error: BaseException) -> bool:
+def is_out_of_descriptors(error: BaseException) -> bool:
     """Whether ``error`` says that no file can be opened now."""
     return isinstance(error, OSError) and error.errno in _LIMITS
 
@@ -29,7 +29,7 @@ def explained(error: BaseException) -> str:
     return f'{error}. Raise the limit of open files: {limit}' if limit else str(error)
 
 
-def once_a_file_is_free(work: Callable[[], _Result]) -> _Result:
+def retry_if_out_of_descriptors(work: Callable[[], _Result]) -> _Result:
     """Run ``work``, and again while it finds no file left to open. A worker thread waits two seconds, the training 0.2.
 
     Args:
@@ -39,7 +39,7 @@ def once_a_file_is_free(work: Callable[[], _Result]) -> _Result:
         try:
             return work()
         except OSError as error:
-            if not is_no_file_left(error):
+            if not is_out_of_descriptors(error):
                 raise
         time.sleep(_LOOK_EVERY_S)
     return work()

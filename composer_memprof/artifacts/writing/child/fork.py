@@ -1,6 +1,6 @@
 """Runs work in a forked child: work that computes, and on a thread would slow the training loop down.
 
-The child has a copy of the recorded data as it is at the fork. What it does there stands in ``child_work``.
+The child has a copy of the recorded data as it is at the fork. ``child.work`` has the steps that the child takes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.writing.child import memory as unshared
-from composer_memprof.artifacts.writing.child import work as child_work
-from composer_memprof.artifacts.writing.child.progress import Progress
-from composer_memprof.artifacts.writing.child.work import DONE, ERROR, READY, RESULT, ReadAtFork, Work
+from composer_memprof.artifacts.writing.child.memory import memory_excluded
+from composer_memprof.artifacts.writing.child.stuck_detector import StuckDetector
+from composer_memprof.artifacts.writing.child.work import DONE, ERROR, READY, RESULT, ReadAtFork, Work, run_in_child
 from composer_memprof.artifacts.writing.deadlines import exiting
 
 #: A child that uses no CPU time and moves no bytes for this long is stuck.
@@ -89,7 +88,7 @@ class Child:
 
     def _read_lines(self, timeout: float) -> list[bytes]:
         deadline = time.monotonic() + timeout
-        progress = Progress(self.pid, STUCK_S)
+        detector = StuckDetector(self.pid, STUCK_S)
         chunks: list[bytes] = []
         poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self.pipe, select.POLLIN)
@@ -103,7 +102,7 @@ class Child:
                 chunks.append(chunk)
             elif left <= 0:
                 self.failure = f'it took longer than {timeout:g} s'
-            elif progress.is_stuck():
+            elif detector.is_stuck():
                 self.failure = f'it was stuck for {STUCK_S:g} s'
         if self.failure:
             os.kill(self.pid, signal.SIGKILL)
@@ -224,12 +223,12 @@ def _fork(work: Work) -> Optional[Child]:
         results_read, results_write, *turn = pipes
         if work.read_at_fork is not None:
             work.read_at_fork.try_locks()  # waits for a thread that holds one: the child then nearly always gets them
-        leaves_out = unshared.left_out() if work.in_background else contextlib.nullcontext()
-        with warnings.catch_warnings(), _quiet_tokenizers(), leaves_out:
+        exclusion = memory_excluded() if work.in_background else contextlib.nullcontext()
+        with warnings.catch_warnings(), _quiet_tokenizers(), exclusion:
             warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
             pid = os.fork()
         if not pid:
-            child_work.run(work, pipes, parent)
+            run_in_child(work, pipes, parent)
     except (OSError, RuntimeError):  # out of memory, files or processes; a device error
         for end in pipes:
             os.close(end)

@@ -64,7 +64,7 @@ class Work:
     keep: frozenset[int]
 
 
-def run(work: Work, pipes: Sequence[int], parent: int) -> None:
+def run_in_child(work: Work, pipes: Sequence[int], parent: int) -> None:
     """In the child. Never returns.
 
     Args:
@@ -85,9 +85,9 @@ def run(work: Work, pipes: Sequence[int], parent: int) -> None:
             try:
                 _ignore_signals()
                 gc.disable()  # a collection would write to, and so copy, the parent's pages
-                offer_itself()
+                be_killed_first()
                 _raise_limit_of_files()
-                _let_go({results, *turn, *work.keep})
+                _detach_inherited({results, *turn, *work.keep})
                 _run(work, out, turn, parent)
                 _send(out, {DONE: True})
             except BaseException:
@@ -113,7 +113,7 @@ def _run(work: Work, out: BinaryIO, turn: Sequence[int], parent: int) -> None:
         work.read_at_fork.try_locks()
         os.write(out.fileno(), READY)
     if work.in_background:
-        _give_way()
+        _lower_priority()
     if work.read_at_fork is not None:
         work.read_at_fork.read()
     if work.in_turn:
@@ -138,7 +138,7 @@ def _send(out: BinaryIO, document: dict[str, Any]) -> None:
         out.flush()
 
 
-def offer_itself() -> None:
+def be_killed_first() -> None:
     """Where memory runs out, the kernel kills this process before any other."""
     with contextlib.suppress(OSError):
         _OOM_SCORE.write_text(_KILLED_FIRST)
@@ -151,7 +151,7 @@ def _raise_limit_of_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _let_go(keep: Collection[int]) -> None:
+def _detach_inherited(keep: Collection[int]) -> None:
     """Close what was inherited: the training's ports, locks, pipes and terminal.
 
     Each descriptor stays open on nothing, so that its number is not taken: an object of the parent may still close it.
@@ -176,7 +176,7 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Run only on a core that nobody else wants."""
     with contextlib.suppress(OSError):
         os.nice(_LOWEST_PRIORITY)
