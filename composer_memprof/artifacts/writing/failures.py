@@ -1,4 +1,4 @@
-"""What happens when background work on artifacts fails: a warning, once for each subject, and never an exception."""
+"""Failures of background work on artifacts become warnings, one for each subject, and never exceptions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from typing import ClassVar, Optional
 from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_out_of_descriptors
 from composer_memprof.messages import log_error, warn
 
-#: Errors of a file that tell of its whole folder, whatever is written.
+#: Errors of a file that concern its whole folder, whatever is written.
 _OF_FOLDER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.ESTALE)
 
 
 class LostFolderError(OSError):
-    """The folder takes no file any more."""
+    """The folder accepts no file any more."""
 
 
 @contextmanager
 def raising_lost_folder() -> Iterator[None]:
-    """Around the first and the last steps of each file: where they fail, the folder takes no file any more.
+    """Turn an ``OSError`` in the block into a :class:`LostFolderError`.
+
+    Use it around the first and the last step of each file: if these fail, the folder accepts no file any more.
 
     Raises:
-        LostFolderError: for an ``OSError`` that tells of the folder.
+        LostFolderError: for an ``OSError`` that concerns the folder.
     """
     try:
         yield
@@ -35,19 +37,19 @@ def raising_lost_folder() -> Iterator[None]:
 
 
 def is_lost_folder(error: BaseException) -> bool:
-    """Whether ``error`` says that the folder takes no file any more."""
+    """True if ``error`` says that the folder accepts no file any more."""
     return isinstance(error, LostFolderError) or (isinstance(error, OSError) and error.errno in _OF_FOLDER)
 
 
 class Failures:
-    """Warns about failures in ``folder``: that it is lost is said once, whoever notices it first.
+    """Warns about failures in ``folder``. That the folder is lost is reported once, by whoever notices it first.
 
     Args:
         folder (Path): named in the warnings.
         on_lost_folder (Callable, optional): called when nothing can be written to the folder any more.
     """
 
-    #: Of this process's stores.
+    #: The lost folders of all stores of this process.
     _lost: ClassVar[set[Path]] = set()
 
     def __init__(self, folder: Path, on_lost_folder: Optional[Callable[[BaseException], None]] = None) -> None:

@@ -1,6 +1,6 @@
-"""The folder of one callback's artifacts: its files' names, here and in the destination, and its manifest.
+"""The folder of one callback's artifacts: the names of its files, here and in the destination, and its manifest.
 
-The only place that picks a name or writes an entry during a run.
+No other module picks a name or writes an entry during a run.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ArtifactFolder:
     def _exists(self, file: ArtifactFile, number: int) -> bool:
         try:
             return (self.path / file.name(number)).exists()
-        except (ValueError, OSError):  # it can't have that name, which its own writing will tell
+        except (ValueError, OSError):  # the file can't have that name; writing it will raise the same error
             return False
 
     def claim_name(self, file: ArtifactFile, number: int, make: Callable[[Path], _Made]) -> tuple[NumberedName, _Made]:
@@ -135,7 +135,7 @@ class ArtifactFolder:
         return self._entry(file, name.name, 'removed')
 
     def skipped_entry(self, file: ArtifactFile, reason: str) -> Entry:
-        """The entry of a window that was left out. Its path is that of no file."""
+        """The entry of a skipped window. No file has its path."""
         unwritten = replace(file, stamp=replace(file.stamp, mark=f'{file.stamp.mark}.skipped'))
         return replace(self._entry(unwritten, unwritten.name(1), 'skipped'), reason=reason)
 
@@ -157,7 +157,7 @@ class ArtifactFolder:
         self.manifest.append(entry, to_disk=to_disk)
 
     def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
-        """As :meth:`record`, also in a forked child, in which the manifest's lock may be held for good."""
+        """Append ``entry`` in this process or in a forked child, where the lock of the manifest object may never be released."""
         if os.getpid() == self._pid:
             self.record(entry, to_disk=to_disk)
         else:

@@ -19,12 +19,12 @@ from composer_memprof.artifacts.writing.temporary_files import clear_unfinished
 from composer_memprof.artifacts.writing.worker_thread import Job, WorkerThread
 from composer_memprof.messages import errors_logged
 
-#: Shared by all stores. A window holds recorded data until it is written, so that few may wait.
+#: The thread for windows, shared by all stores. A window holds recorded data until it is written, so few may wait.
 _windows = WorkerThread('memprof-writer', capacity=4)
-#: For what is quick and holds little. It does not wait behind a window whose child takes long, and so does not pile up.
+#: The thread for work that is quick and holds little data, so that it does not pile up behind a slow window.
 _small_work = WorkerThread('memprof-lister')
 
-#: How long ``on_full='wait'`` holds the training up for one window.
+#: Seconds that ``on_full='wait'`` holds the training up for one window, at most.
 _ROOM_TIMEOUT_S = 3600.0
 
 
@@ -34,7 +34,7 @@ def fork_next_writer() -> None:
 
 
 def hand_over_windows() -> None:
-    """Fork the children of all windows that wait: the training thread may not come again for a long time."""
+    """Fork the children of all windows that wait, because the training thread may not call again for a long time."""
     _windows.prepare_all(lambda: why_no_memory() is None)
 
 
@@ -43,13 +43,13 @@ class Writer:
 
     Args:
         folder (ArtifactFolder): that takes the files.
-        failures (Failures): warns if that fails.
+        failures (Failures): warns of errors.
     """
 
     def __init__(self, folder: ArtifactFolder, failures: Failures) -> None:
         self._folder = folder
         self._failures = failures
-        #: It has written a window.
+        #: True once the store has written a window.
         self._writes_windows = False
         _windows.acquire()
         _small_work.acquire()
@@ -82,7 +82,7 @@ class Writer:
             _windows.prepare_next()
 
     def _open_manifest(self) -> None:
-        """Early, for its lock tells that the run is alive. The first entry opens it if that is not possible now."""
+        """Open the manifest early, because its lock shows that the run is alive. If that fails, the first entry opens it."""
         try:
             self._folder.manifest.open()
         except OSError as error:
@@ -92,20 +92,19 @@ class Writer:
     def run(self, work: Callable[[], None], *, after_windows: bool = False) -> None:
         """Run ``work``, which is quick and holds little, on a worker thread.
 
-        ``after_windows``: after those of this store, because it decides which files are kept. Otherwise it waits for
-        none.
+        ``after_windows``: run it after the windows of this store, because ``work`` decides which files are kept.
         """
         thread = _windows if after_windows and self._writes_windows else _small_work
         thread.submit(Job(lambda: self._failures.guard(work), owner=self, takes_room=False))
 
     def why_no_room(self, wait: bool = False) -> Optional[str]:
-        """Why no further window can be taken now, or None. ``wait``: until there is room."""
+        """Why no further window can be accepted now; None if one can. ``wait``: wait until there is room."""
         if wait:
             _windows.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0), hurry)
         return why_no_memory() if _windows.has_room(self) else NO_ROOM
 
     def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
-        """Wait for queued windows and work until ``deadline``. True: none is left."""
+        """Wait for queued windows and work until ``deadline``; True if none is left."""
 
         def look() -> None:
             hurry()
@@ -130,11 +129,11 @@ class _WindowWriting:
         self._parts = parts
         self._stamp = stamp
         self._child: Optional[Child] = None
-        #: Why the window is left out after all.
+        #: Why the window is skipped although it was accepted.
         self.why_skipped = ''
 
     def fork(self, read_at_fork: Optional[ReadAtFork] = None) -> bool:
-        """Fork the child that writes when its turn comes; False if none can be forked."""
+        """Fork the child, which writes when its turn comes; False if no child can be forked."""
         self.why_skipped = why_no_memory() or ''
         if self.why_skipped:
             return False
@@ -156,7 +155,7 @@ class _WindowWriting:
         return self._results_of(self._child)
 
     def _results_of(self, child: Child) -> list[WrittenFile]:
-        """The results. Parts that killed the child are not tried again here: they could kill the training."""
+        """The results of the child. Parts that killed it are not written here, because they could kill the training."""
         written = [WrittenFile.from_dict(result) for result in child.results()]
         missing = len(self._parts) - len(written)
         if missing:

@@ -1,8 +1,8 @@
 """Memory of a forked child: whether there is room for one, and what it does not copy.
 
-A child shares the training's memory. The first write of either process to a page copies that page. Weights and optimizer
-state are rewritten in every step, so that a step would take several times as long and their room twice. No file is made
-from them: a child does not get them.
+A child shares the training's memory: the first write of either process to a page copies that page. Weights and optimizer
+state are rewritten in every step. Copying them would make a step several times as long and take their room twice, and no
+file is made from them, so a child does not get them.
 """
 
 from __future__ import annotations
