@@ -211,9 +211,9 @@ def test_on_a_gpu_what_was_reserved_is_logged_too() -> None:
 
 
 def test_a_summary_that_is_written_wrong_costs_only_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    from composer_memprof.callbacks.memory_snapshot import callback
+    from composer_memprof.callbacks.memory_snapshot import callback as memory_snapshot
 
-    monkeypatch.setattr(callback, 'write_summary', lambda snapshot, path: path.write_text('{'))
+    monkeypatch.setattr(memory_snapshot, 'write_summary', lambda snapshot, path: path.write_text('{'))
     seen = InMemoryLogger()
     with pytest.warns(UserWarning, match='could not be processed after saving'):
         trainer = train(MemorySnapshot(), batches=8, loggers=[seen])
