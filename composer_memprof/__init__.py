@@ -9,15 +9,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from composer_memprof.analysis.snapshot.loading import load_snapshot as load_snapshot
     from composer_memprof.callbacks import *  # noqa: F403
     from composer_memprof.recorders.functions.marked import memprofilable as memprofilable
 
 __version__ = '0.2.0'
 
+#: The functions, and the modules that they are imported from. These modules need no Composer; ``load_snapshot`` needs no
+#: torch either.
+_FUNCTIONS = {
+    'load_snapshot': 'composer_memprof.analysis.snapshot.loading',
+    'memprofilable': 'composer_memprof.recorders.functions.marked',
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == 'memprofilable':  # without Composer, for code that is used elsewhere too
-        return _import('composer_memprof.recorders.functions.marked').memprofilable
+    if name in _FUNCTIONS:
+        return getattr(_import(_FUNCTIONS[name]), name)
     if name == '__all__':
         return _exported()
     if name[:1].isupper():
@@ -39,6 +47,6 @@ def __dir__() -> list[str]:
 
 
 def _exported() -> list[str]:
-    """``memprofilable`` and the callbacks, from the installed entry points: that needs no import of torch."""
+    """The names of the callbacks, from the installed entry points, and of the functions. Imports no torch."""
     installed = [point.value.partition(':') for point in entry_points(group='llmfoundry_callbacks')]
-    return [*(name for module, _, name in installed if module == __name__), 'memprofilable']
+    return [*(name for module, _, name in installed if module == __name__), *_FUNCTIONS]

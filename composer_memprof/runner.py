@@ -62,7 +62,7 @@ def _keep_config(config: Mapping[str, Any], path: Path, stamp: Stamp) -> None:
     folder = ArtifactFolder(path.absolute(), Naming('config', None, '.yaml'), None, overwrite=False)
     try:
         file = folder.file('config', '.yaml', stamp, None)
-        descriptor, name = folder.create(file)
+        name, descriptor = folder.create(file)
         with open(descriptor, 'w', encoding='utf-8') as opened:
             opened.write('# Kept by composer-memprof train; storage options, loggers and credentials are left out.\n')
             opened.write(text)

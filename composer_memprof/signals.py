@@ -1,9 +1,9 @@
-"""Signals: those that stop a job, how to defer them, and handlers that never run in the midst of this package.
+"""Signals: defers the signals that stop a job, and holds handlers while code of this package runs.
 
-A handler of the user's, of Composer's or of torch's may raise an exception, at any line of the main thread. It is the
-user's. In the midst of this package it would be caught with our own errors, and where torch called us from C++ it could
-end the process. So while callbacks record, each handler is held until Composer's or the user's code runs again, and then
-called.
+A handler of the user, of Composer or of torch may raise an exception at any line of the main thread. The exception is
+meant for the user's code. Inside of this package it would be caught with our own errors; inside of a call from torch's
+C++ it could end the process. So while callbacks record, each handler is held until Composer's or the user's code runs
+again, and then called.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, Optional, TypeVar
 #: Signals that stop a job. SIGHUP is sent when the terminal is closed; Windows has none.
 STOPPING = tuple(getattr(signal, name) for name in ('SIGTERM', 'SIGINT', 'SIGHUP') if hasattr(signal, name))
 
-#: Given a signal and the frame that it interrupted: whether to defer it. If not, it goes to its own handler at once.
+#: Decides, from a signal and the frame that it interrupted, whether to defer the signal or call its handler at once.
 Defers = Callable[[int, Optional[FrameType]], bool]
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
-#: Without the enums that ``signal.getsignal`` makes, which take twenty times as long.
+#: ``signal.getsignal`` without its enums, which take twenty times as long.
 _handler_of: Callable[[int], Any] = getattr(signal.getsignal, '__wrapped__', signal.getsignal)
 
 
 def _on_main_thread() -> bool:
-    """The only thread on which handlers run, and on which they can be set."""
+    """True on the only thread on which handlers run and can be set."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -38,7 +38,7 @@ class _OwnHandler:
     """A handler that this module sets in place of another one.
 
     Args:
-        before (Any): what was set before.
+        before (Any): the handler that was set before.
         is_needed (Callable): False once ``before`` is to be set again.
     """
 
@@ -48,7 +48,7 @@ class _OwnHandler:
 
 
 def _needed(handler: Any) -> Any:
-    """``handler``, or what it was set in place of if it is one of ours that is not needed any more."""
+    """``handler``; for a handler of this module that is not needed any more, the handler that was set before it."""
     while isinstance(handler, _OwnHandler) and not handler.is_needed():
         handler = handler.before
     return handler
@@ -130,9 +130,9 @@ def uninterrupted() -> Iterator[None]:
 
 #: The functions in which, and in whose callees, no handler runs.
 _holding: set[CodeType] = set()
-#: Whoever wants handlers to be held.
+#: The objects for which handlers are held.
 _users: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Signals that came in such a function, with their handlers.
+#: Signals that came in a function of ``_holding``, with their handlers.
 waiting: list[tuple[Callable[..., Any], int]] = []
 #: Signals for which handlers are often set anew in the course of a run, as by a timeout for each step.
 _OFTEN = tuple(
@@ -168,7 +168,7 @@ def _is_held(frame: Optional[FrameType]) -> bool:
 
 
 class _HeldNumbers:
-    """The signals that are looked at: the frequent ones, and those that had a handler when the first user came."""
+    """The watched signals: the frequent ones, and all that had a handler when the first user came."""
 
     watched: tuple[int, ...] = ()
 
@@ -217,9 +217,10 @@ def pass_on() -> None:
 
 
 class HangUp:
-    """From :meth:`begin` to :meth:`end`, SIGHUP ends the process as Composer lets SIGTERM end it: by ``SystemExit``.
+    """Lets SIGHUP end the process by ``SystemExit``, as Composer lets SIGTERM, from :meth:`begin` to :meth:`end`.
 
-    Otherwise it would end at once, without a close. Where SIGHUP is ignored (``nohup``) or has a handler, it stays so.
+    Otherwise the process would end at once, without a close. A SIGHUP that is ignored (``nohup``) or has a handler is
+    left alone.
     """
 
     def __init__(self) -> None:

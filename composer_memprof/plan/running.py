@@ -43,7 +43,7 @@ _BATCHES = 2
 _FEW = 3
 #: Why a trial ends whose loader has no batch; Composer would ask it again and again.
 DATA_ENDS = 'the data are less than one batch'
-#: What a plan needs not: they write files, load them, or talk to a store.
+#: Config keys that a trial ignores, because they read or write files or stores.
 _LEFT_OUT = ('loggers', 'eval_loader', 'eval_interval', 'profiler', 'save_folder', 'load_path', 'autoresume')
 
 
@@ -81,7 +81,9 @@ def _drop_outputs(state: State) -> None:
 
 
 def _is_done_again(operation: OperationFlops) -> bool:
-    """Whether an operation of forward runs again in backward: not so what attention's own backward repeats."""
+    """True if checkpointing recomputes this forward operation in backward. Attention kernels that recompute internally
+    do not count.
+    """
     return operation.forward_flops > 0 and operation.recomputed_flops > 0
 
 

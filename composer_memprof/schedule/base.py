@@ -21,7 +21,7 @@ ScheduleInput = Union['Schedule', ScheduleFunction, Mapping[str, Any]]
 
 @dataclass
 class Operators:
-    """What ``&``, ``|`` and ``~`` make. ``algebra`` sets them: its classes derive from :class:`Schedule`."""
+    """The functions behind ``&``, ``|`` and ``~``. ``algebra`` sets them, because its classes derive from :class:`Schedule`."""
 
     both: Callable[[ScheduleInput, ScheduleInput], Schedule]
     either: Callable[[ScheduleInput, ScheduleInput], Schedule]
@@ -58,7 +58,7 @@ class Schedule(ABC):
         """Every length of time in it."""
 
     def parts(self) -> Iterator[Schedule]:
-        """The schedules that it combines; itself if it is no combination."""
+        """The schedules that a combination combines; for any other schedule, the schedule itself."""
         yield self
 
     def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
@@ -67,11 +67,11 @@ class Schedule(ABC):
         return True
 
     def named_ranks(self) -> frozenset[int]:
-        """The global ranks that are named in it."""
+        """The global ranks that the schedule names."""
         return frozenset()
 
     def named_local_ranks(self) -> frozenset[int]:
-        """The ranks of a node that are named in it."""
+        """The local ranks that the schedule names."""
         return frozenset()
 
     @property
@@ -80,7 +80,7 @@ class Schedule(ABC):
         return True
 
     def without_skip(self) -> Optional[Schedule]:
-        """If it has one window only: the same window without ``skip``. Otherwise None."""
+        """The window of a schedule with one window, without ``skip``; None for other schedules."""
         return None
 
     @property

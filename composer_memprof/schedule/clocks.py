@@ -1,4 +1,4 @@
-"""Clocks: how far a stage of a run has come, in any unit of time."""
+"""Clocks: the progress of a stage of a run, in any unit of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from composer.utils import dist
 
 
 class Clock(Protocol):
-    """How far one stage of a run has come. ``read(unit)`` counts in that unit from the beginning of the run."""
+    """The progress of one stage of a run. ``read(unit)`` counts in that unit from the beginning of the run."""
 
     rank: int
 
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class StageProgress(Clock, Protocol):
-    """A clock that tells whether it has moved."""
+    """A clock that shows whether it has moved."""
 
     @property
     def moment(self) -> object:

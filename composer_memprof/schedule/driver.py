@@ -74,7 +74,7 @@ class ScheduleDriver:
         return self._decision
 
     def knows_next(self) -> bool:
-        """Whether :meth:`next_batch` is known without asking the schedule."""
+        """True if :meth:`next_batch` is known without asking the schedule."""
         return self.clock.moment is self._asked_at
 
     def _opens_soon(self) -> bool:
@@ -89,7 +89,7 @@ class ScheduleDriver:
 
 
 def _lookahead(schedule: Schedule) -> int:
-    """How many batches a combination warms up before each of its windows: the longest warm-up of its parts.
+    """The number of batches that a combination warms up before each of its windows: the longest warm-up of its parts.
 
     A part's own warm-up may come before batches that another part rules out. 0 for a schedule that is no combination,
     or that can't be stepped ahead.

@@ -1,4 +1,4 @@
-"""Proofs about schedules before a run: which batches two of them share, and whether one ever records.
+"""Proofs about schedules before a run: the batches that two schedules share, and whether a schedule ever records.
 
 A proof steps batch by batch until the schedules repeat. It needs schedules that count in batches only.
 """
@@ -57,14 +57,14 @@ def is_never_active(schedule: Schedule) -> bool:
 
 
 def _sample_places(named: Collection[int], named_local: Collection[int]) -> list[tuple[int, int]]:
-    """Ranks with their local ranks, one of each kind that a schedule tells apart, before the run is known.
+    """Ranks with their local ranks, one of each kind that a schedule distinguishes, before the run is known.
 
     The nodes of the run may be larger than this process's. What it does not have is refused when the Trainer is made.
     """
     size = dist.get_local_world_size()
     unnamed, unnamed_local = max(named, default=-1) + 1, max(named_local, default=-1) + 1
     local_ranks = {*named_local, unnamed_local}
-    known = size > 1 and unnamed_local <= size  # a single process tells nothing about nodes
+    known = size > 1 and unnamed_local <= size  # a single process shows nothing about nodes
     return [
         *((rank, local) for rank in named for local in ({rank % size} if known else local_ranks)),
         *((unnamed, local) for local in local_ranks),

@@ -1,4 +1,4 @@
-"""Schedules that tell ranks apart: ``on_ranks`` and ``on_local_ranks``."""
+"""Schedules that differ between ranks: ``on_ranks`` and ``on_local_ranks``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RankSet(Schedule):
 
 
 class Ranks(RankSet):
-    """What :func:`on_ranks` returns."""
+    """The schedule that :func:`on_ranks` returns."""
 
     def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
         del local_rank  # unused
@@ -70,7 +70,7 @@ class Ranks(RankSet):
 
 
 class LocalRanks(RankSet):
-    """What :func:`on_local_ranks` returns."""
+    """The schedule that :func:`on_local_ranks` returns."""
 
     def may_run_on(self, rank: int, local_rank: Optional[int] = None) -> bool:
         if local_rank is None:

@@ -30,7 +30,7 @@ def window(
         skip (int | str | Time): time before the first warm-up, from where the run started. Default: ``'0ba'``.
         warmup (int | str | Time): time before each window for a profiler to warm up. Default: ``'0ba'``.
         every (int | str | Time, optional): from one window's start to the next's. Default: ``None``, one window.
-        repeat (int): how many windows; 0 repeats to the end of the run. Default: ``0``.
+        repeat (int): number of windows; 0 repeats to the end of the run. Default: ``0``.
 
     Raises:
         ValueError: if a length can't be read or is negative, ``active`` or ``every`` is 0, or windows overlap.
@@ -67,7 +67,7 @@ def every(interval: TimeInput, active: TimeInput = '1ba') -> Schedule:
 
 @dataclass(frozen=True)
 class WindowSchedule(Schedule):
-    """What :func:`window` returns; the fields are its parameters."""
+    """The schedule that :func:`window` returns; the fields are its parameters."""
 
     active: Span
     skip: Span

@@ -126,8 +126,9 @@ def test_a_failure_comes_first_and_that_of_memory_before_all_others() -> None:
         write_files(folder, rank, {'memory_snapshot.summary': (name, snapshot_summary(rank, **failed))}, batch=4)
     report = reported(folder)
     assert said(report)[0] == (
-        'Rank 1 ran out of memory in batch 4, forward, asked for 2.0 MiB by train.py:7 step. 70.0 MiB were allocated, '
-        '80.0 MiB reserved, 1.0 MiB free of the 99.0 MiB that the device has. Rank 0 failed too.'
+        'Rank 1 ran out of memory in batch 4, forward, asked for 2.0 MiB by train.py:7 step. The device has '
+        '99.0 MiB: 80.0 MiB reserved by torch (70.0 MiB in use), 18.0 MiB used outside of torch (CUDA context, libraries, '
+        'other processes), 1.0 MiB free. Rank 0 failed too.'
     )
 
 

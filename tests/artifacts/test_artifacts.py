@@ -37,6 +37,7 @@ from composer_memprof.artifacts.writing import writer as writing
 from composer_memprof.artifacts.writing.child.fork import ReadAtFork, fork
 from composer_memprof.artifacts.writing.deadlines import Deadline
 from composer_memprof.artifacts.writing.folder import ArtifactFolder
+from composer_memprof.artifacts.writing.parts import write_parts
 from composer_memprof.cli import app
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.signals import uninterrupted
@@ -289,7 +290,7 @@ def test_one_window_is_written_at_a_time_and_none_delays_the_training() -> None:
 
 def test_a_child_names_and_lists_a_file_without_its_parent() -> None:
     folder = ArtifactFolder(FOLDER.absolute(), Naming('rank{rank}.{batch}', None, '.txt'), None, overwrite=False)
-    child = fork(lambda: (str(written) for written in writing.write_parts(folder, [text()], stamp())))
+    child = fork(lambda: (str(written) for written in write_parts(folder, [text()], stamp())))
     assert child is not None
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert [(entry.path, entry.status) for entry in entries(FOLDER)] == [('rank0.4.txt', 'saved')]

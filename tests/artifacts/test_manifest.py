@@ -112,7 +112,7 @@ def test_a_growing_file_that_can_not_be_compressed_stays_as_it_is() -> None:
     growing = store.grow('thing', '.jsonl', stamp(), compress='gzip')
     growing.write('a line')
     with pytest.MonkeyPatch.context() as patch, pytest.warns(MemprofWarning, match='could not be written'):
-        patch.setattr('composer_memprof.artifacts.writing.writer.compress_file', lambda *arguments: os.close(-1))
+        patch.setattr('composer_memprof.artifacts.writing.parts.compress_file', lambda *arguments: os.close(-1))
         growing.close()
         store.close(20)
     (listed,) = [each for each in entries(FOLDER) if each.path == growing.path.name]

@@ -29,14 +29,13 @@ from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, MemProfile
 from composer_memprof.artifacts.naming.names import Naming
 from composer_memprof.artifacts.reading.manifest import Entry
 from composer_memprof.artifacts.store import ArtifactStore, Part
-from composer_memprof.artifacts.writing import writer as writing
+from composer_memprof.artifacts.writing import parts as writing_parts
 from composer_memprof.artifacts.writing.child import fork as child_module
-from composer_memprof.artifacts.writing.child import headroom
-from composer_memprof.artifacts.writing.child import memory as unshared
+from composer_memprof.artifacts.writing.child import memory as child_memory
 from composer_memprof.artifacts.writing.child.fork import fork
-from composer_memprof.artifacts.writing.child.headroom import NO_MEMORY, why_no_memory
+from composer_memprof.artifacts.writing.child.memory import NO_MEMORY, why_no_memory
 from composer_memprof.artifacts.writing.disk import sync_and_digest
-from composer_memprof.artifacts.writing.skipped_windows import LeftOut
+from composer_memprof.artifacts.writing.skipped_windows import SkippedWindows
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.cgroup import Cgroup
 from composer_memprof.messages import MemprofWarning
@@ -143,7 +142,7 @@ def test_a_child_needs_a_fifth_of_the_trainings_memory_below_the_limit(tmp_path:
 def test_near_the_limit_windows_are_left_out_listed_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headroom, '_cgroup', small_cgroup(tmp_path, 10**9, 10**9))
+    monkeypatch.setattr(child_memory, '_cgroup', small_cgroup(tmp_path, 10**9, 10**9))
     with pytest.warns(
         MemprofWarning, match='saved_tensors_hook: 4 of 4 were left out, because memory is short'
     ) as told:
@@ -159,7 +158,7 @@ def test_a_window_that_was_recorded_is_left_out_if_memory_is_short_when_its_turn
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store()
-    monkeypatch.setattr(headroom, '_cgroup', small_cgroup(tmp_path, 10**9, 10**9))
+    monkeypatch.setattr(child_memory, '_cgroup', small_cgroup(tmp_path, 10**9, 10**9))
     with pytest.warns(MemprofWarning, match='thing: 1 of 1 were left out, because memory is short'):
         store.save([text(), text(kind='thing.page', suffix='.html')], stamp())
         store.close(20)
@@ -189,11 +188,11 @@ TRAINING = """
     limit = Path(sys.argv[1])
     (limit.parent / 'cgroup.procs').write_text(str(os.getpid()))
     import numpy as np
-    from composer_memprof.artifacts.writing.child import headroom
+    from composer_memprof.artifacts.writing.child import memory as child_memory
     from composer_memprof.cgroup import Cgroup
     from tests.artifacts.test_artifacts import make_store, stamp, Part, FOLDER
     from tests.conftest import entries
-    headroom._REWRITTEN_SHARE = float(sys.argv[2])
+    child_memory._REWRITTEN_SHARE = float(sys.argv[2])
     weights = np.ones(40_000_000)
     limit.write_text(str(int(1.2 * Cgroup().read().usage)))
 
@@ -244,7 +243,7 @@ def faults_of(work: Callable[[], object]) -> int:
 
 def test_the_weights_are_not_copied_while_a_child_lives_and_the_users_own_forks_have_them() -> None:
     model = torch.nn.Linear(4096, 4096)
-    unshared.leave_out(model, lambda model: host_memory(model, []))
+    child_memory.exclude_from_children(model, lambda model: host_memory(model, []))
     pages = model.weight.nbytes // mmap.PAGESIZE
 
     def update() -> None:
@@ -648,7 +647,7 @@ def test_dense_windows_are_written_or_listed_as_skipped_and_counted(
         time.sleep(0.2)
         return sync_and_digest(path)
 
-    monkeypatch.setattr(writing, 'sync_and_digest', slow_sync)  # a fast disk keeps up with these windows
+    monkeypatch.setattr(writing_parts, 'sync_and_digest', slow_sync)  # a fast disk keeps up with these windows
     kind, files = callback.kind, {SavedTensorsHook: 2, FSDPMemTracker: 3, MemorySnapshot: 3}[callback]
     with pytest.warns(MemprofWarning, match=rf'{kind}: \d+ of 30 were left out, because earlier windows') as told:
         train(callback(schedule=DENSE), batches=60)
@@ -725,7 +724,7 @@ def test_what_is_left_out_and_files_that_are_closed_do_not_pile_up_behind_a_slow
 
 
 def test_a_count_of_what_was_left_out_is_right_though_it_was_taken_before_the_last_warning() -> None:
-    left_out = LeftOut()
+    left_out = SkippedWindows()
     left_out.count_taken('thing')
     left_out.warn()
     left_out.add('thing', NO_MEMORY, was_taken=True)

@@ -216,11 +216,11 @@ def test_where_memory_ran_out_it_says_which_changes_suffice(
 @pytest.mark.parametrize(
     ('requested', 'words'),
     [
-        (30, '20.0 MiB were missing. By the estimates below, change 1 makes room for it.'),
-        (90, '80.0 MiB were missing. By the estimates below, all changes together do not make room for it.'),
+        (30, '20.0 MiB short. Change 1 below is estimated to free enough.'),
+        (90, '80.0 MiB short. All changes below together are estimated to free less.'),
         (5, ''),
     ],
 )
 def test_without_a_simulation_the_room_is_estimated(requested: int, words: str) -> None:
     text = said(report_on_run(find_files([ran_out(requested * MIB, 10 * MIB)])), 'failure')
-    assert words in text and ('missing' in text) == bool(words)
+    assert words in text and (' short. ' in text) == bool(words)

@@ -19,6 +19,7 @@ import composer_memprof
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.recorders.torch_private import CHECKED
 from tests.conftest import child_environment, entries
+from tests.support.snapshots import event, plain, saved
 
 ROOT = Path(__file__).parents[2]
 METADATA = configparser.RawConfigParser()
@@ -43,11 +44,21 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_dir_shows_the_callbacks_and_memprofilable() -> None:
-    names = {callback.__name__ for callback in CALLBACKS.values()} | {'memprofilable'}
+def test_dir_shows_the_callbacks_and_the_functions() -> None:
+    names = {callback.__name__ for callback in CALLBACKS.values()} | {'load_snapshot', 'memprofilable'}
     assert names <= set(dir(composer_memprof))
     assert names == set(composer_memprof.__all__)
     assert '__version__' in dir(composer_memprof)
+
+
+def test_a_snapshot_is_read_without_torch_and_composer() -> None:
+    """A torch and a Composer that can't be imported, as on a machine that only analyzes."""
+    saved(plain(event('alloc', 512, 8)))
+    code = (
+        "import sys; sys.modules.update({'torch': None, 'composer': None}); from composer_memprof import load_snapshot; "
+        "print(load_snapshot('x.pickle').devices[0].size.tolist())"
+    )
+    assert json.loads(run(sys.executable, '-c', code, env=child_environment())) == [8]
 
 
 #: A torch in which a public module and a private name have moved: the first breaks three imports, the other none.
@@ -68,7 +79,7 @@ from composer_memprof.config import ConfigError, build_trainer, load
 print(json.dumps({name: callback.__name__ for name, callback in CALLBACKS.items()}))
 made = []
 for name in composer_memprof.__all__:
-    if name != 'memprofilable':
+    if name[0].isupper():
         try:
             getattr(composer_memprof, name)()
             made.append(name)

@@ -1,1 +1,1 @@
-"""What a memory snapshot shows: peak, categories, places in the code, fragmentation, growth, failure, differences."""
+"""The analysis of memory snapshots: peak, categories, places in the code, fragmentation, growth, failure, differences."""

@@ -97,7 +97,7 @@ class SnapshotReport:
         error (str): the error that it was taken for, or ``''``.
         oom (OutOfMemoryEvent, optional): the last allocation that failed, if one did.
         devices (list[DeviceReport]): by index.
-        notes (list[str]): what it can't show and why, one sentence each.
+        notes (list[str]): sentences about figures that the snapshot can't show, and why.
         ooms (list[OutOfMemoryEvent]): every allocation that failed, oldest first.
         settings (dict[str, str]): the allocator's, as torch noted them.
         ended_out_of_memory (bool): True if the last of ``ooms`` is the failure that the snapshot was taken for.
@@ -197,7 +197,7 @@ def _at_failure(snapshot: Snapshot, history: DeviceHistory, attribution: Attribu
 
 
 def notes_of(snapshot: Snapshot) -> list[str]:
-    """What the snapshot can't show, and why."""
+    """Sentences about figures that the snapshot can't show, and why."""
     notes = []
     if snapshot.meta.simulated:
         notes.append(

@@ -22,7 +22,7 @@ from composer_memprof.vocabulary import PHASES
 
 #: Raised when a key changes its meaning. A summary without a version has version 1.
 VERSION = 1
-#: Of the file; and the largest file that is read, since a newer version may write more.
+#: The largest file that is written, and the largest that is read, since a newer version may write more.
 _MOST_BYTES, _MOST_BYTES_READ = 4096, 1 << 20
 #: Most places, frames of a place, phases, devices, and bytes of a text.
 _PLACES, _FRAMES, _PHASES, _DEVICES, _TEXT = 10, 2, len(PHASES), 8, 300
@@ -32,7 +32,7 @@ _SETTINGS = ('PYTORCH_CUDA_ALLOC_CONF', 'expandable_segments', 'max_split_size',
 
 @dataclass(frozen=True)
 class OutOfMemorySummary:
-    """As :class:`OutOfMemoryEvent`; ``asked`` are its frames, such as ``train.py:7 step``."""
+    """The fields of :class:`OutOfMemoryEvent`, with the frames in ``asked`` as text: ``train.py:7 step``."""
 
     device: Optional[int]
     requested: Optional[int]
@@ -49,7 +49,7 @@ class OutOfMemorySummary:
 
 @dataclass(frozen=True)
 class PeakSummary:
-    """As :class:`Peak`."""
+    """The fields of :class:`Peak`."""
 
     bytes: int
     event: int
@@ -62,7 +62,7 @@ class PeakSummary:
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """What was allocated when the training failed; ``categories`` are bytes by category."""
+    """The memory that was allocated when the training failed; ``categories`` are bytes by category."""
 
     bytes: int
     batch: Optional[int]
@@ -136,7 +136,7 @@ class SnapshotSummary:
         return 0 if self.largest_device is None else self.largest_device.peak.bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """As in the file."""
+        """The keys and values of the file."""
         return dataclasses.asdict(self)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -39,21 +39,31 @@ _MOST_DEVICES = 4096
 _LONGEST_SETTING = 200
 
 
-def load_snapshot(path: Path, limit_memory: bool = False) -> Snapshot:
-    """Read a snapshot, compressed or not. Nothing in the file is executed.
+def load_snapshot(path: Union[str, Path], limit_memory: bool = False) -> Snapshot:
+    """Read a memory snapshot as columns. Nothing in the file is executed.
+
+    >>> import pickle, tempfile
+    >>> from composer_memprof import load_snapshot
+    >>> event = {'action': 'alloc', 'addr': 4096, 'size': 512, 'time_us': 7}
+    >>> with tempfile.NamedTemporaryFile(suffix='.pickle') as file:
+    ...     pickle.dump({'device_traces': [[event]], 'segments': []}, file)
+    ...     file.flush()
+    ...     snapshot = load_snapshot(file.name)
+    >>> [(device.device, int(device.size.sum())) for device in snapshot.devices]
+    [(0, 512)]
 
     Args:
-        path (Path): the file.
+        path (str | Path): a file of MemorySnapshot, compressed or not, or of torch's ``_dump_snapshot``.
         limit_memory (bool): limit the memory of this process while it reads, all threads included. Otherwise a
             malicious file of a few bytes can use up the machine's memory. Default: ``False``.
 
     Raises:
-        SnapshotError: if the file is not a complete snapshot.
-        OSError: if it can't be read.
+        SnapshotError: if the file is not a complete snapshot. It is a ``ValueError``.
+        OSError: if the file can't be read.
     """
     try:
         with no_collection():
-            return read_snapshot(load_plain(path, limit_memory))
+            return read_snapshot(load_plain(Path(path), limit_memory))
     except SnapshotError as error:
         raise SnapshotError(f'{printable(str(path))} is not a memory snapshot: {error}') from None
     except MemoryError:

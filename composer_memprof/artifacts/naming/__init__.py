@@ -1,1 +1,1 @@
-"""Names: of files on this disk and in a store, the addresses of stores, and the suffixes of codecs."""
+"""Names of files on this disk and in a store, addresses of stores, and suffixes of codecs."""

@@ -1,7 +1,7 @@
-"""The addresses that artifacts are uploaded to: which are refused, and who serves one.
+"""Addresses of stores: the check of an address, and the filesystem that serves it.
 
-No address may contain a credential, because addresses are written to manifests and logs. All is checked without a
-connection; see ``probing`` for the rest.
+No address may contain a credential, because addresses are written to manifests and logs. All checks work without a
+connection; ``uploading.probe`` asks the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCHEME = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)://')
 _ALMOST = re.compile(r'^([a-zA-Z][a-zA-Z0-9+.-]*)(:/?|//+)')
 #: The extra of this package that installs a scheme's filesystem.
 _EXTRAS = {'s3': 's3', 's3a': 's3', 'gs': 'gcs', 'gcs': 'gcs', 'az': 'azure', 'abfs': 'azure', 'abfss': 'azure'}
-#: What an extra installs, as its modules are named.
+#: The module that an extra installs.
 _CLIENTS = {'s3': 's3fs', 'gcs': 'gcsfs', 'azure': 'adlfs'}
 #: Stores whose addresses begin with a bucket or a container.
 _WITH_BUCKET = frozenset((*_EXTRAS, 'azure', 'oci', 'ocilake', 'oss', 'tos', 'tosfs'))
@@ -28,7 +28,7 @@ _WITH_BUCKET = frozenset((*_EXTRAS, 'azure', 'oci', 'ocilake', 'oss', 'tos', 'to
 _WITH_AT = frozenset(
     ('az', 'abfs', 'abfss', 'adl', 'oci', 'ocilake', 'sftp', 'ssh', 'ftp', 'smb', 'hdfs', 'webhdfs', 'webdav')
 )
-#: Filesystems of fsspec's that can only be read, or that need another one below them.
+#: Filesystems of fsspec that can only be read, or that need another filesystem below them.
 _NOT_WRITTEN = frozenset(
     (
         *('http', 'https', 'data', 'git', 'github', 'gist', 'jupyter', 'jlab', 'dvc', 'dask', 'pyscript'),
@@ -39,7 +39,7 @@ _NOT_WRITTEN = frozenset(
 
 
 def scheme_of(name: str) -> Optional[str]:
-    """The scheme of an address, None if it has none.
+    """The scheme of an address; None for a name without a scheme.
 
     >>> scheme_of('s3://bucket/key'), scheme_of('dbfs:/Volumes/main/default/runs')
     ('s3', 'dbfs')
@@ -60,12 +60,12 @@ def client_of(address: str) -> Optional[str]:
 
 
 def has_bucket(address: str) -> bool:
-    """Whether the address begins with a bucket or a container."""
+    """True if the address begins with a bucket or a container."""
     return scheme_of(address) in _WITH_BUCKET
 
 
 def is_served_by_composer(address: str) -> bool:
-    """Whether one of Composer's own stores serves ``address``, because fsspec does not."""
+    """True if fsspec does not serve ``address``, and one of Composer's own stores does."""
     scheme = scheme_of(address)
     if scheme not in COMPOSER_STORES or address.startswith('dbfs://'):
         return False
@@ -77,8 +77,8 @@ def check_scheme(name: str, parameter: str, *, to_read: bool = False) -> None:
 
     Args:
         name (str): an address, a format string of one, or a name without a scheme.
-        parameter (str): how the error calls it.
-        to_read (bool): files are only read from there.
+        parameter (str): the name of the setting, for the error.
+        to_read (bool): files are only read from the address.
 
     Raises:
         ValueError: naming the parameter, and the name unless it has a credential.

@@ -1,6 +1,6 @@
-"""The table of codecs. Whatever makes or reads the name of a compressed artifact asks here.
+"""The table of codecs, from which all names of compressed artifacts are made and read.
 
-Imports neither Composer nor torch, as ``push`` does not.
+Imports neither Composer nor torch, because ``push`` must start fast.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Codec:
     Args:
         name (str): in a config.
         suffix (str): appended to the name of a compressed file.
-        magic (bytes): with which a compressed file begins.
-        open_for_write (Callable): opens a path; what is written is compressed.
-        open_for_read (Callable): opens a path or an open file; what is read is decompressed.
+        magic (bytes): the beginning of every compressed file.
+        open_for_write (Callable): opens a path for writing compressed.
+        open_for_read (Callable): opens a path, or an open file, for reading decompressed.
     """
 
     name: str
@@ -71,18 +71,18 @@ def _open_zstd(file: Union[Path, IO[bytes]]) -> io.BufferedIOBase:
     return io.BufferedReader(_ZstdReader(file), 1 << 20)
 
 
-#: How much of a zstd file is read at once: little, because it may unpack to thousands of times as much.
+#: Bytes of a zstd file to read at once: few, because they may unpack to thousands of times as many.
 _PACKED = 1 << 14
 
 
 class _ZstdReader(io.RawIOBase):
-    """Reads as gzip's reader does: the errors of a damaged file have one class."""
+    """A reader of zstd whose errors of a damaged file have one class, as those of gzip's reader."""
 
     def __init__(self, file: Union[Path, IO[bytes]]) -> None:
         self._zstandard = _zstandard()
         self._owned = open(file, 'rb') if isinstance(file, Path) else None  # noqa: SIM115
         self._packed: Any = self._owned or file
-        # Not the package's own reader, to which a file that is cut short is whole.
+        # The package's own reader takes a file that is cut short for whole.
         self._frame = self._zstandard.ZstdDecompressor().decompressobj()
         self._ready = b''
 
@@ -111,18 +111,18 @@ class _ZstdReader(io.RawIOBase):
 GZIP = Codec('gzip', '.gz', b'\x1f\x8b', functools.partial(gzip.GzipFile, mode='wb', compresslevel=6), _open_gzip)
 ZSTD = Codec('zstd', '.zst', b'\x28\xb5\x2f\xfd', _write_zstd, _open_zstd)
 CODECS = (GZIP, ZSTD)
-#: What reading a damaged file raises, beside OSError.
+#: The errors of reading a damaged file, beside OSError.
 DAMAGE = (EOFError, zlib.error, DamagedError)
 
 
 def codec_for(compress: Compress) -> Optional[Codec]:
-    """The codec that ``compress`` stands for; None for no compression."""
+    """The codec that the setting ``compress`` chooses; None for no compression."""
     name = {True: GZIP.name, False: 'none'}.get(compress, compress) if isinstance(compress, bool) else compress
     return next((codec for codec in CODECS if codec.name == name), None)
 
 
 def check_compress(compress: object) -> None:
-    """Refuse what is no codec, or one whose package is missing.
+    """Refuse a setting that names no codec, or a codec whose package is missing.
 
     Raises:
         ValueError: naming the value and what is allowed, or how to install the package.
@@ -137,13 +137,13 @@ def check_compress(compress: object) -> None:
 
 
 def agreed_compress(compress: Compress, filename: str, *, use_gzip: bool = False) -> Compress:
-    """One codec from the parameters that can each choose it; a ``filename`` chooses by its suffix.
+    """The one codec that three parameters choose together; a ``filename`` chooses by its suffix.
 
     >>> agreed_compress('none', 'rank{rank}.json.gz')
     'gzip'
 
     Raises:
-        ValueError: if two of them choose different ones.
+        ValueError: if two parameters choose different codecs.
     """
     check_compress(compress)
     chosen = {
@@ -168,7 +168,7 @@ def codec_of(name: str) -> Optional[Codec]:
 
 
 def add_suffix(name: str, compress: Compress) -> str:
-    """``name`` with the suffix of the codec that ``compress`` stands for.
+    """``name`` with the suffix of the codec that the setting ``compress`` chooses.
 
     >>> add_suffix('.json', 'gzip'), add_suffix('.json', 'zstd'), add_suffix('.json', 'none')
     ('.json.gz', '.json.zst', '.json')
@@ -188,13 +188,13 @@ def strip_suffix(name: str) -> str:
 
 
 def open_for_read(path: Path) -> io.BufferedIOBase:
-    """Open a file that may be compressed, as its name says. Errors of a damaged one are OSError and ``DAMAGE``."""
+    """Open a file that may be compressed, as its name says. A damaged file raises OSError or one of ``DAMAGE``."""
     codec = codec_of(path.name)
     return open(path, 'rb') if codec is None else codec.open_for_read(path)
 
 
 def codec_by_content(file: IO[bytes]) -> Optional[Codec]:
-    """The codec with which ``file``, which can seek, begins. It is at its start again afterwards."""
+    """The codec by which ``file`` begins. ``file`` must be seekable, and is at its start again afterwards."""
     head = file.read(max(len(codec.magic) for codec in CODECS))
     file.seek(0)
     return next((codec for codec in CODECS if head.startswith(codec.magic)), None)

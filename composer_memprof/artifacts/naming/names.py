@@ -1,6 +1,6 @@
-"""From format strings to the names of files, on this disk and in the destination.
+"""Names of files on this disk and in the destination, from format strings.
 
-The variables are Composer's own. A name never leaves its folder, whatever the ``run_name`` in it is.
+The variables are Composer's own. A name never leaves its folder, whatever the run is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIME_VARIABLES = (
     *('total_wct', 'epoch_wct', 'batch_wct'),
 )
 
-#: A value for each variable, to try a format string with.
+#: A value for each variable, for trying a format string.
 _SAMPLES: dict[str, object] = {
     **dict.fromkeys((*RUN_VARIABLES, *TIME_VARIABLES), 0),
     **dict.fromkeys(('total_wct', 'epoch_wct', 'batch_wct'), 0.5),
@@ -83,8 +83,8 @@ class Stamp:
     Args:
         run_name (str): of the run.
         timestamp (Timestamp): Composer's.
-        mark (str): in the name of a file from outside of training: ``.eval12``.
-        rank (int, optional): None for this process's.
+        mark (str): an addition to the name of a file from outside of training: ``.eval12``.
+        rank (int, optional): the rank of another process; None for this process.
     """
 
     run_name: str
@@ -153,7 +153,7 @@ def _format(template: str, stamp: Stamp) -> str:
 
 
 def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
-    """The values for this process, or for another ``rank`` if all nodes have as many ranks as this one."""
+    """The values for this process, or for another ``rank``, on the assumption that all nodes have equally many ranks."""
     local_world_size = dist.get_local_world_size()
     own = dist.get_global_rank()
     number = own if rank is None else rank
@@ -168,7 +168,7 @@ def _run_variables(run_name: str, rank: Optional[int]) -> dict[str, object]:
 
 
 def _own_node_rank() -> int:
-    """Composer's; torchrun sets GROUP_RANK in place of NODE_RANK."""
+    """The node rank that Composer gives. torchrun sets GROUP_RANK in place of NODE_RANK."""
     group_rank = os.environ.get('GROUP_RANK')
     return dist.get_node_rank() if 'NODE_RANK' in os.environ or group_rank is None else int(group_rank)
 
@@ -177,7 +177,7 @@ def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
     """The run's folder, from a template over run variables; ``~`` is the home folder.
 
     Raises:
-        ValueError: if there is no such home folder.
+        ValueError: if the home folder is not known.
     """
     try:
         return Path(template.format(**_run_variables(run_name, rank))).expanduser()
@@ -186,9 +186,9 @@ def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
 
 
 def folders_of_all_ranks(template: str, run_name: str, world_size: int) -> set[Path]:
-    """The folders of a run's ranks: one for all, unless the template tells ranks apart.
+    """The folders of a run's ranks: one for all, unless the template has a variable that differs between ranks.
 
     Raises:
-        ValueError: as :func:`folder_of`.
+        ValueError: if the home folder is not known.
     """
     return {folder_of(template, run_name, rank) for rank in range(world_size)}

@@ -9,7 +9,7 @@ def inside(folder: Path, name: str) -> Path:
     """``folder / name``, with every link resolved.
 
     Raises:
-        ValueError: if that is outside of ``folder``.
+        ValueError: if the resolved path is outside of ``folder``.
     """
     root = folder.resolve()
     path = (root / name).resolve()

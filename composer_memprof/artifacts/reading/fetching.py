@@ -36,8 +36,8 @@ class StoredFile:
 
     Args:
         name (str): relative to the address that was given, with ``/`` between its parts.
-        remote (str): as the store knows it.
-        changed (float, optional): when it was changed last, in seconds since 1970; None if the store does not say.
+        remote (str): its name in the store.
+        changed (float, optional): time of its last change, in seconds since 1970; None if the store does not tell.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Store:
             _set_times(wanted)
 
     def fetch_empty(self, files: Iterable[StoredFile], folder: Path) -> None:
-        """As :meth:`fetch`, but the files are empty: it downloads nothing."""
+        """Create empty files under the names of ``files``, with the times of the store. Downloads nothing."""
         wanted = self._paths_in(folder, files)
         with self._errors_in_one_line():
             for _, path in wanted:
@@ -105,10 +105,10 @@ class Store:
         return wanted
 
     def path_in(self, folder: Path, file: StoredFile) -> Path:
-        """Where :meth:`fetch` writes a file.
+        """The path to which :meth:`fetch` writes a file.
 
         Raises:
-            FetchError: if that is outside of ``folder``.
+            FetchError: if the path is outside of ``folder``.
         """
         try:
             path = inside(folder, file.name)
@@ -147,7 +147,7 @@ def local_copy(
     storage_options: Optional[Mapping[str, Any]] = None,
     wanted: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[Path]:
-    """The files of a store in a temporary folder, which is removed at the end of the block; of one file, that file.
+    """The files of a store in a temporary folder, which is removed at the end of the block; for one file, its path.
 
     >>> import fsspec
     >>> fsspec.filesystem('memory').pipe({'/runs/two/a.json': b'{}', '/runs/two/a.html': b''})
@@ -173,7 +173,7 @@ def local_copy(
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed at the end of the block. A process that is forked within it leaves it alone."""
+    """A folder that is removed at the end of the block, but not by a process that is forked inside of the block."""
     folder = Path(tempfile.mkdtemp(prefix='composer-memprof-')).resolve()
     owner = os.getpid()
     try:
@@ -190,7 +190,7 @@ def _set_times(wanted: Iterable[tuple[StoredFile, Path]]) -> None:
 
 
 def _is_file(remote: str, info: Mapping[str, Any]) -> bool:
-    """False for what stands for a folder in some stores."""
+    """True for a file; False for an object that stands for a folder, as some stores have."""
     return info.get('type') != 'directory' and not remote.endswith('/')
 
 

@@ -1,8 +1,8 @@
-"""The manifest: which files were written, where they are, and whether they are uploaded.
+"""The manifest: the list of written files, their places, and whether they are uploaded.
 
-One file for each rank and folder, ``rank{rank}.manifest.jsonl``: append-only, one JSON object a line. A path may have
-several lines; the last one counts. A process that writes to it holds a shared lock, by which ``push`` tells a running
-job from a dead one.
+Each rank and folder has one file, ``rank{rank}.manifest.jsonl``: append-only, one JSON object a line. A path may have
+several lines; the last one counts. A process that writes to a manifest holds a shared lock on it, by which ``push`` knows
+a running job from a dead one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ except ImportError:  # not on this platform: `push` then can't tell that a run i
 
 Status = Literal['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped']
 PATTERN = 'rank*.manifest.jsonl'
-#: At the end of the kind of a temporary file.
+#: The end of the kind of a temporary file.
 UNFINISHED = '.unfinished'
-#: Keys that a line has only if there is something to say.
+#: Keys that a line has only if their value is not None.
 _OPTIONAL = ('simulated', 'reason')
-#: Another process may be amid a line, which its filesystem shows page by page, for less than this in seconds.
-_AMID_LINE_S = 0.01
-#: A manifest that was written to in these last seconds is of a run that goes on.
+#: Seconds within which another process completes a line that it has begun. A filesystem may show a line page by page.
+_LINE_S = 0.01
+#: Seconds since the last line during which the run counts as alive.
 _FRESH_S = 5.0
 
 
@@ -71,7 +71,7 @@ class Entry:
     reason: Optional[str] = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As the line has it."""
+        """The keys and values of the line."""
         values = asdict(self)
         for name in _OPTIONAL:
             if values[name] is None:
@@ -117,7 +117,7 @@ class Manifest:
 
     @property
     def descriptor(self) -> Optional[int]:
-        """Of the open file, with the lock. A forked child that writes for the run keeps it."""
+        """The descriptor of the open file, which holds the lock. A forked child that writes for the run keeps it."""
         return self._file
 
     def _descriptor(self) -> int:
@@ -132,7 +132,7 @@ class Manifest:
         """Write a whole line; ``to_disk``: wait until the disk has it.
 
         Raises:
-            OSError: if the disk has no room for all of it. What is left of it costs no other line.
+            OSError: if the disk has no room for the whole line. A torn line damages no other line.
         """
         line = json.dumps(entry.as_dict()) + '\n'
         with self._lock:
@@ -143,7 +143,7 @@ class Manifest:
             finally:
                 if self._users <= 0:  # an upload that ended after the release
                     self._close()
-        if file is not None:  # outside of the lock: it may take long, and the training thread appends too
+        if file is not None:  # outside of the lock: a sync may take long, and the training thread appends too
             try:
                 sync(file)
             finally:
@@ -164,7 +164,7 @@ def _open(path: Path) -> int:
 def _duplicate(file: int) -> Optional[int]:
     try:
         return os.dup(file)
-    except OSError:  # no file is left to open: the line is written, and nobody waits for the disk
+    except OSError:  # descriptors ran out: the line is written, and nobody waits for the disk
         return None
 
 
@@ -174,9 +174,9 @@ def _ends_with_line(file: int) -> bool:
 
 
 def _write_line(file: int, line: bytes) -> None:
-    """Append ``line``. A line before it that was cut short, by a kill or a full disk, is ended first."""
+    """Append ``line``. If a kill or a full disk has cut the line before it short, end that line first."""
     if not _ends_with_line(file):
-        time.sleep(_AMID_LINE_S)
+        time.sleep(_LINE_S)
         if not _ends_with_line(file):
             line = b'\n' + line
     while line:  # a disk that becomes full takes a part, and refuses the rest
@@ -235,7 +235,7 @@ def read_manifest(path: Path) -> list[Entry]:
 
 
 def is_unfinished(entry: Entry) -> bool:
-    """Whether it is a temporary file, of an artifact that is being written."""
+    """True if the entry is of a temporary file, in which an artifact is being written."""
     return entry.kind.endswith(UNFINISHED)
 
 
@@ -273,7 +273,7 @@ def goes_on(folder: Path) -> Optional[bool]:
         return None
     for path in manifests:
         if time.time() - path.stat().st_mtime < _FRESH_S:
-            return True  # its run may be about to lock it
+            return True  # the run may be about to lock the manifest
         with locked_for_push(path) as locked:
             if not locked:
                 return True

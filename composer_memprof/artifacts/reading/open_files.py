@@ -1,4 +1,4 @@
-"""Who has a file open. Needs neither Composer nor torch."""
+"""Finds the processes that have a file open. Needs neither Composer nor torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def _may_write(file: Any) -> bool:
     return getattr(file, 'mode', 'a') != 'r'
 
 
-def holders_of(path: Path) -> list[str]:
+def writers_of(path: Path) -> list[str]:
     """The processes of this machine that have ``path`` open for writing: ``['process 42 (python)']``.
 
-    Those of other users can't be seen. Only the name is given, since a command line may hold a credential.
+    Processes of other users can't be seen. Only their names are given, since a command line may hold a credential.
     """
     wanted, found = str(path.resolve()), []
     for process in psutil.process_iter():

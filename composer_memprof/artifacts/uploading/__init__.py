@@ -1,1 +1,1 @@
-"""Uploads: where files go, how one is sent, and what is waited for at the end of a run."""
+"""Uploads: destinations, the sending of a file, and the wait for uploads at the end of a run."""

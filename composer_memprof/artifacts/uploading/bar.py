@@ -1,4 +1,4 @@
-"""How many files are still to be uploaded, as a bar on a terminal."""
+"""A bar on a terminal that shows how many files are still to be uploaded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from composer_memprof.messages import count_of, human_bytes
 
 
 class UploadBar:
-    """A bar on stderr, if that is a terminal. It is gone after :meth:`close`."""
+    """A bar on stderr, if stderr is a terminal. :meth:`close` removes it."""
 
     def __init__(self) -> None:
         self._total = 0
         self._bar: Optional[Any] = None
 
     def show(self, left: Waiting) -> bool:
-        """Draw it with what is left. False: there is no terminal."""
+        """Draw the bar with the files that are left; False if there is no terminal."""
         if not sys.stderr.isatty():
             return False
         if self._bar is None:

@@ -1,6 +1,6 @@
 """Composer's own object stores behind fsspec's interface, for the addresses that fsspec does not serve.
 
-They take no storage options: Composer reads their credentials from the environment.
+They have no storage options: Composer reads their credentials from the environment.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Optional
 
 from fsspec.spec import AbstractFileSystem
 
-#: Before a path in a Databricks volume; Composer writes it with one slash.
+#: The beginning of the address of a Databricks volume, which Composer writes with one slash.
 VOLUMES = 'dbfs:/Volumes/'
-#: A volume's own folder: Volumes/<catalog>/<schema>/<volume>.
+#: Number of parts in the path of a volume: Volumes/<catalog>/<schema>/<volume>.
 _PARTS_OF_VOLUME = 4
 
 
 @dataclass(frozen=True)
 class ComposerStore:
-    """What one of Composer's stores needs: a module, the package that has it, and where its credentials come from."""
+    """The needs of one of Composer's stores: a module, the package that has it, and the source of its credentials."""
 
     module: str
     package: str
@@ -30,11 +30,11 @@ class ComposerStore:
     def is_installed(self) -> bool:
         try:
             return importlib.util.find_spec(self.module) is not None
-        except ModuleNotFoundError:  # of the package that the module is in
+        except ModuleNotFoundError:  # the package that should have the module is missing
             return False
 
 
-#: By scheme.
+#: Composer's stores by the scheme of their addresses.
 COMPOSER_STORES: Mapping[str, ComposerStore] = {
     'azure': ComposerStore('libcloud', 'apache-libcloud', 'AZURE_ACCOUNT_NAME and AZURE_ACCOUNT_ACCESS_KEY'),
     'dbfs': ComposerStore('databricks.sdk', 'databricks-sdk', 'DATABRICKS_HOST and DATABRICKS_TOKEN'),
@@ -63,7 +63,7 @@ class ComposerStoreFileSystem(AbstractFileSystem):
         return path.removeprefix('dbfs:/').lstrip('/') if path.startswith(VOLUMES) else super()._strip_protocol(path)
 
     def exists(self, path: str, **options: Any) -> bool:
-        """Asks for the object's size, as Composer does."""
+        """True if the store gives a size for the object, as Composer asks."""
         store, key = self._find(path)
         try:
             store.get_object_size(key)
@@ -72,7 +72,7 @@ class ComposerStoreFileSystem(AbstractFileSystem):
         return True
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        """The size is None in a volume: Composer's store gives the same number for every file there."""
+        """Name, size and type of an object. In a volume the size is None: Composer gives one number for all files there."""
         store, key = self._find(path)
         size: Optional[int] = store.get_object_size(key)
         return {

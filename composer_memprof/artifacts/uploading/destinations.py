@@ -1,4 +1,4 @@
-"""Where artifacts are uploaded: to a store that has an address, or through Composer's logger."""
+"""Destinations of uploads: a store that has an address, or Composer's logger."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class Sent:
-    """Where a file went.
+    """The destination of an uploaded file.
 
     Args:
-        name (str): its address, or its name in the destination.
-        status (str): ``uploaded``, or ``handed_over`` to somebody who uploads it later.
+        name (str): the address of the file, or its name in the destination.
+        status (str): ``uploaded``, or ``handed_over`` to a logger that uploads it later.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Destination(Protocol):
         """True if files can be uploaded."""
 
     def address_of(self, name: str) -> str:
-        """The address of the store's file ``name``, which :meth:`upload` takes too; ``name`` if it has none."""
+        """The address of the store's file ``name``, which :meth:`upload` accepts too; ``name`` if it has no address."""
 
     def upload(self, path: Path, name: str) -> Sent:
-        """Upload ``path`` as ``name``, or the next name that is free. An object with its content counts as uploaded."""
+        """Upload ``path`` as ``name``, or the next name that is free. An object with the same content counts as uploaded."""
 
     def has(self, name: str, size: int) -> Optional[bool]:
-        """Whether a file that was handed over, as ``name``, is in the store; None if that can't be told."""
+        """True if a file that was handed over as ``name`` is in the store; None if that can't be found out."""
 
 
 class FsspecDestination:
@@ -102,7 +102,7 @@ class FsspecDestination:
         try:
             return self._upload_to(filesystem, path, name, target)
         except Exception:
-            if not filesystem.async_impl:  # fsspec keeps it, with a connection that may be broken
+            if not filesystem.async_impl:  # fsspec keeps the filesystem, with a connection that may be broken
                 type(filesystem).clear_instance_cache()
             raise
 
@@ -124,8 +124,8 @@ class FsspecDestination:
                 send_file(filesystem, path, target, 'create', self._throttle, may_exist=found == UNREADABLE)
                 return True
             except (FileExistsError, FileNotFoundError):
-                # Somebody has just created it; or it is complete, and a lost answer was asked for again: S3 then has no
-                # such upload in parts any more.
+                # Somebody has just created the object. Or it is complete, but the answer was lost and the request repeated:
+                # S3 then no longer knows that multipart upload.
                 found = find_object(filesystem, target)
                 if found is None:
                     raise
@@ -134,7 +134,7 @@ class FsspecDestination:
 
 @dataclass(frozen=True)
 class _LoggerStore:
-    """The store of one of the logger's destinations: Composer's object store, and the name that it gives an object."""
+    """The store of a destination of the logger: Composer's object store, and the function that names its objects."""
 
     store: Any
     object_name: Any
@@ -145,14 +145,14 @@ class _LoggerStore:
         return type(self.store).__name__ != 'UCObjectStore'
 
     def size_of(self, name: str) -> Optional[int]:
-        """In bytes; None if there is no such object."""
+        """The size of an object in bytes; None if there is no such object."""
         try:
             return self.store.get_object_size(self.object_name(name))
         except FileNotFoundError:
             return None
 
     def address_of(self, name: str) -> Optional[str]:
-        """Its address, if fsspec knows the store; it has no credential."""
+        """The address of an object, without credentials; None if fsspec does not know the store."""
         address = str(self.store.get_uri(self.object_name(name)))
         try:
             check_scheme(address, 'remote')
@@ -162,13 +162,13 @@ class _LoggerStore:
 
 
 class LoggerDestination:
-    """The destinations of Composer's logger that take files. They upload later, in processes of their own."""
+    """The destinations of Composer's logger that accept files. They upload later, in processes of their own."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
         self._lock = threading.Lock()  # Composer calls its loggers from one thread
         self._used: set[str] = set()
-        #: The names that stand behind addresses.
+        #: The names of files by their addresses.
         self._names: dict[str, str] = {}
 
     def accepts_files(self) -> bool:
@@ -209,7 +209,7 @@ class LoggerDestination:
         raise AssertionError('a name is found or an error raised')
 
     def _stores(self) -> Iterator[_LoggerStore]:
-        """Those that can tell what they have: Composer's RemoteUploaderDownloader can."""
+        """The stores that can be asked for their objects: those of Composer's RemoteUploaderDownloader."""
         for destination in self._logger.destinations:
             store = getattr(destination, 'remote_backend', None)
             if store is not None and destination.can_upload_files():

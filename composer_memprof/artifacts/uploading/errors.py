@@ -1,6 +1,6 @@
-"""What an error of a store's client means, in a sentence: what happened, and what to do next.
+"""Explains errors of stores' clients in one sentence each: what happened, and what to do next.
 
-The clients are told apart by the names of their errors, so that none has to be imported.
+Errors are recognized by the names of their classes, so that no client has to be imported.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CODES = {
     'AuthorizationFailure': NOT_AUTHORIZED,
     'RequestTimeTooSkewed': WRONG_CLOCK,
 }
-#: By the name of an error's class, or of one that it inherits from.
+#: Sentences by the name of an error's class, or of a class that it inherits from.
 _NAMES = {
     **dict.fromkeys(
         (
@@ -117,7 +117,7 @@ def _code(error: Any) -> str:
 
 
 def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """An error and what it came from, the first one last."""
+    """An error, its cause, the cause of that, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

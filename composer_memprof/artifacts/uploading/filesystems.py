@@ -1,6 +1,6 @@
 """The filesystems that serve addresses: Composer's own stores, or fsspec's, on an event loop of this package's own.
 
-What waits there holds up nobody else: fsspec's own loop may be reading the training's data.
+An upload that waits on this loop holds up nobody else; fsspec's own loop may be reading the training's data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from composer_memprof.artifacts.uploading.composer_stores import ComposerStoreFi
 
 
 class _Loop:
-    """The event loop and the process it belongs to: its thread does not exist in a forked child."""
+    """The event loop and the process it belongs to. The thread of the loop does not exist in a forked child."""
 
     lock = threading.Lock()
     loop: Optional[asyncio.AbstractEventLoop] = None
@@ -31,13 +31,15 @@ def _own_loop() -> asyncio.AbstractEventLoop:
         if _Loop.loop is None or _Loop.pid != os.getpid():
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name='memprof-upload-loop', daemon=True).start()
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # fsspec's cache asks whether it runs
+            asyncio.run_coroutine_threadsafe(
+                asyncio.sleep(0), loop
+            ).result()  # fsspec's cache asks whether the loop runs
             _Loop.loop, _Loop.pid = loop, os.getpid()
         return _Loop.loop
 
 
 def filesystem_of(name: str, storage_options: Optional[Mapping[str, Any]] = None) -> tuple[Any, str]:
-    """The filesystem that serves an address, and what the filesystem calls it. May connect.
+    """The filesystem that serves an address, and the name of the file in that filesystem. May connect.
 
     Args:
         name (str): such as ``s3://bucket/key``.
@@ -55,10 +57,11 @@ def filesystem_of(name: str, storage_options: Optional[Mapping[str, Any]] = None
 
 
 def call(filesystem: Any, method: str, *arguments: Any, timeout: float, **more: Any) -> Any:
-    """Call a method of a filesystem. Where it can be cancelled, it is after ``timeout`` seconds.
+    """Call a method of a filesystem. An asynchronous one is cancelled after ``timeout`` seconds.
 
     Raises:
-        TimeoutError: if it took longer; and what the method raises.
+        TimeoutError: if the method took longer.
+        Exception: any error of the method.
     """
     if isinstance(filesystem, AsyncFileSystem):
         more['timeout'] = timeout

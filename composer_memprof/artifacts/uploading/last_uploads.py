@@ -16,9 +16,9 @@ from composer_memprof.artifacts.uploading.process.pool import Waiting
 from composer_memprof.artifacts.writing.deadlines import Deadline, exiting, is_hurried
 from composer_memprof.messages import count_of, errors_logged, push_command, warn
 
-#: After this long it says what is waited for.
+#: Seconds after which a line or a bar shows what is waited for.
 _LONG_S = 2.0
-#: How long it looks for what was handed over, even if no time is left.
+#: Seconds to look for files that were handed over to a logger, even if no time is left.
 _LOOK_S = 1.0
 #: At interpreter exit, the share of the time that is reserved for uploads in a child process.
 _SHARE_OF_PUSH = 0.75
@@ -26,12 +26,12 @@ _SHARE_OF_PUSH = 0.75
 
 @dataclass(frozen=True)
 class Unsent:
-    """What a store has not uploaded at its end.
+    """The files of one store that are not uploaded at its end.
 
     Args:
-        folder (Path): that has the files.
-        waiting (int): how many files were not uploaded in time.
-        handed_over (int): how many are with Composer's logger, and not in its store.
+        folder (Path): of the files.
+        waiting (int): number of files that were not uploaded in time.
+        handed_over (int): number of files that Composer's logger has, and its store does not have yet.
     """
 
     folder: Path
@@ -43,24 +43,24 @@ class Uploads(Protocol):
     """The uploads of one store."""
 
     def wait(self, deadline: Deadline, each_second: Callable[[], None], *, confirm: bool) -> None:
-        """Wait until ``deadline``; with ``confirm`` also for what was handed over."""
+        """Wait until ``deadline`` for uploads; with ``confirm`` also for files that were handed over to a logger."""
 
     def left_of_all(self) -> Waiting:
-        """What is still to be uploaded, of all stores."""
+        """The files of all stores that are still to be uploaded."""
 
     def unsent(self, deadline: Deadline) -> Unsent:
-        """What is not uploaded. It looks until ``deadline`` for what was handed over."""
+        """The files that are not uploaded. Looks until ``deadline`` for files that were handed over to a logger."""
 
 
 class LastUploads:
-    """Stores that close between :meth:`begin` and :meth:`end` share the time that they wait. Others wait alone."""
+    """Time limit and warning that the stores share that close between :meth:`begin` and :meth:`end`. Others wait alone."""
 
     def __init__(self) -> None:
         self.begin()
         self._together = False
 
     def begin(self) -> None:
-        """The callbacks of a Trainer are about to close, one after the other."""
+        """Begin a shared wait: the callbacks of a Trainer are about to close, one after the other."""
         self._together = True
         self._waited = 0.0
         self._timeout = 0.0
@@ -69,10 +69,10 @@ class LastUploads:
         self._closed: list[Uploads] = []
 
     def wait_for(self, uploads: Uploads, timeout: float) -> None:
-        """Wait for the uploads of a store that closes, ``timeout`` seconds less those that others have waited.
+        """Wait for the uploads of a store that closes: ``timeout`` seconds, minus the seconds that other stores waited.
 
-        At interpreter exit an upload that has started may still succeed; the others need a child process, and most of
-        the time is theirs.
+        At interpreter exit, an upload that has started may still succeed. All others need a child process, for which
+        most of the time is reserved.
         """
         share = 1 - _SHARE_OF_PUSH if exiting() else 1
         deadline = Deadline(max(0.0, timeout - self._waited), if_leaving=timeout * share, if_hurried=0)
@@ -86,7 +86,7 @@ class LastUploads:
             self.end()
 
     def end(self) -> None:
-        """All are closed: say what is not uploaded."""
+        """End the shared wait: warn of the files that are not uploaded."""
         closed, timeout = self._closed, self._timeout
         looking = Deadline(max(_LOOK_S, timeout - self._waited), if_leaving=_LOOK_S, if_hurried=0)
         self._bar.close()
@@ -108,12 +108,12 @@ class LastUploads:
             )
 
 
-#: Of this process.
+#: The shared wait of this process.
 last_uploads = LastUploads()
 
 
 def _warn_of(found: Sequence[Unsent], timeout: float) -> None:
-    if exiting():  # what a child process can't upload is told after it
+    if exiting():  # the child process reports its failures itself, later
         found = [Unsent(unsent.folder, 0, unsent.handed_over) for unsent in found]
     waiting, handed_over = (sum(counts) for counts in zip((0, 0), *((u.waiting, u.handed_over) for u in found)))
     parts = []

@@ -1,6 +1,6 @@
-"""How much this process may upload at once: its share of what a node may.
+"""Limits of a process's uploads: its share of the limits of a node.
 
-Each of a node's ranks has an equal share. That needs no communication between them.
+All ranks of a node have equal shares, which need no communication between ranks.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from fsspec.callbacks import Callback
 
 from composer_memprof.messages import must_be
 
-#: Of a node: a number of bytes per second, such as ``200MB``. Not set: no limit.
+#: The environment variable with a node's limit in bytes per second, such as ``200MB``. Not set: no limit.
 VARIABLE = 'COMPOSER_MEMPROF_UPLOAD_LIMIT'
 _FILES_OF_NODE, _FILES_OF_PROCESS = 16, 4
-#: A store that is slower than this has failed, in bytes per second; and what an attempt may take besides, in seconds.
+#: An attempt has failed if it is slower than this in bytes per second, after these seconds of patience.
 _SLOWEST, _PATIENCE_S = 1 << 20, 60.0
-#: How much of a file is sent in one part. In memory there are two of them.
+#: Bytes of one part of a file. Two parts are in memory at once.
 _PART = 8 << 20
-#: What S3 takes as a part.
+#: The smallest part in bytes that S3 accepts.
 _SMALLEST_PART = 5 << 20
 _UNITS = {'': 1, 'k': 10**3, 'm': 10**6, 'g': 10**9, 'ki': 2**10, 'mi': 2**20, 'gi': 2**30}
 
 
 def ranks_of_node() -> int:
-    """How many ranks share this node, as the launcher says."""
+    """The number of ranks on this node, as the launcher says."""
     given = os.environ.get('LOCAL_WORLD_SIZE', '')
     return max(1, int(given)) if given.isdigit() else 1
 
 
 def files_at_once() -> int:
-    """How many files this process uploads at once."""
+    """The number of files that this process uploads at once."""
     return max(1, min(_FILES_OF_PROCESS, _FILES_OF_NODE // ranks_of_node()))
 
 
@@ -48,7 +48,7 @@ def bytes_per_second() -> Optional[float]:
     >>> del os.environ[VARIABLE]
 
     Raises:
-        ValueError: if the environment has something else than a number of bytes.
+        ValueError: if the environment variable is not a number of bytes.
     """
     given = os.environ.get(VARIABLE, '').strip()
     if not given:
@@ -61,7 +61,7 @@ def bytes_per_second() -> Optional[float]:
 
 
 class Throttle:
-    """Keeps what is uploaded below a rate: one file at a time, with a pause after each part.
+    """Keeps uploads below a rate: one file at a time, with a pause after each part.
 
     Args:
         rate (float, optional): in bytes per second; None for no limit.
@@ -71,9 +71,9 @@ class Throttle:
         self._rate = rate
         self._turn = threading.Lock()
         self._free_at = 0.0
-        #: How many bytes to send before the next pause.
+        #: Bytes to send before the next pause.
         self.part_size = _PART if rate is None else int(min(_PART, max(_SMALLEST_PART, rate)))
-        #: How many parts of a file to send at once.
+        #: Number of parts of a file to send at once.
         self.parts_at_once = 2 if rate is None else 1
 
     def seconds_for(self, size: int) -> float:
@@ -81,7 +81,7 @@ class Throttle:
         return _PATIENCE_S + size / min(_SLOWEST, self._rate or _SLOWEST)
 
     def turn(self) -> contextlib.AbstractContextManager[object]:
-        """In a ``with`` statement: where there is a limit, wait until no other file is being sent."""
+        """A context in which, under a limit, no other file is sent."""
         return contextlib.nullcontext() if self._rate is None else self._turn
 
     def pause_after(self, sent: int) -> None:
@@ -94,10 +94,10 @@ class Throttle:
 
 
 class SentBytes(Callback):
-    """Told by fsspec how many bytes of a file are sent; pauses after each part.
+    """A callback of fsspec that counts the bytes sent of a file, and pauses after each part.
 
     Args:
-        throttle (Throttle): says how long.
+        throttle (Throttle): decides how long.
     """
 
     def __init__(self, throttle: Throttle) -> None:
@@ -111,7 +111,7 @@ class SentBytes(Callback):
         self._throttle.pause_after(sent)
 
 
-#: Of this process.
+#: The throttles of this process by their rates.
 _throttles: dict[Optional[float], Throttle] = {}
 
 

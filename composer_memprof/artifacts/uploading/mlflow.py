@@ -26,7 +26,7 @@ class MLflowDestination:
     def __init__(self, logger: Any, overwrite: bool = False) -> None:
         self._logger = logger
         self.overwrite = overwrite
-        self._lock = threading.Lock()  # between the look for a free name and its use
+        self._lock = threading.Lock()  # held from the search for a free name until the name is used
 
     def accepts_files(self) -> bool:
         return self._client is not None and self._run_id is not None
@@ -40,7 +40,7 @@ class MLflowDestination:
         folder = '' if folder == '.' else folder
         with self._lock:
             file = self._free_name(folder, name)
-            # The client has no parameter for an artifact's name: it takes the file's.
+            # The client has no parameter for an artifact's name; it uses the name of the file.
             with tempfile.TemporaryDirectory(prefix='memprof-mlflow-') as temporary:
                 link = Path(temporary, file)
                 link.symlink_to(path.absolute())
@@ -51,7 +51,7 @@ class MLflowDestination:
         return name
 
     def has(self, name: str, size: int) -> Optional[bool]:
-        """None: what this uploads is never handed over to somebody else."""
+        """None, because no file is handed over to a logger."""
         del name, size  # unused
         return None
 

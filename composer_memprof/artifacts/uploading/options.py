@@ -13,12 +13,12 @@ from composer_memprof.artifacts.uploading.composer_stores import COMPOSER_STORES
 from composer_memprof.messages import allowed_are
 from composer_memprof.redaction import hide_values
 
-#: Filesystems whose options are all in their signatures, with those that they pass on to another library.
+#: Filesystems whose signatures list all options, and the further options that they pass on to another library.
 _PASSED_ON = {
     **dict.fromkeys(('s3', 's3a'), ('profile', 'session_vars', 'event_hooks', 'include_builtin_handlers', 'loader')),
     **dict.fromkeys(('gs', 'gcs', 'az', 'abfs', 'abfss'), ()),
 }
-#: Of every filesystem. fsspec takes them from the options without naming them in a signature.
+#: Options of every filesystem, which fsspec does not list in a signature.
 _OF_EVERY = ('use_listings_cache', 'listings_expiry_time', 'max_paths', 'skip_instance_cache')
 
 
@@ -51,7 +51,7 @@ def check_options(options: object, address: Optional[str]) -> None:
 
 
 def _parameters(filesystem: type) -> set[str]:
-    """The named parameters of a class and of those that it inherits from."""
+    """The named parameters of a class and of its base classes."""
     inits = [vars(base)['__init__'] for base in filesystem.__mro__ if '__init__' in vars(base)]
     parameters = [parameter for init in inits for parameter in inspect.signature(init).parameters.values()]
     return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {'self'}

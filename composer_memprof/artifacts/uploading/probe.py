@@ -1,8 +1,8 @@
-"""One cheap request to a store before the first batch, so that what is wrong with it is said at once.
+"""One cheap request to a store before the first batch, so that problems with the store are reported at once.
 
-It runs on a thread of its own: training neither waits for it nor sees its errors. It leaves nothing in the store: on S3
-it begins an upload and takes it back, on other stores it only reads, so that there the first upload finds a missing right
-to write.
+The request runs on a thread of its own: training neither waits for it nor sees its errors. It leaves nothing in the
+store. On S3 it begins an upload and aborts it; on other stores it only reads, so that a missing right to write shows at
+the first upload.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from composer_memprof.artifacts.uploading.errors import NO_ANSWER, NO_BUCKET, ex
 from composer_memprof.artifacts.uploading.filesystems import filesystem_of
 from composer_memprof.messages import errors_logged, log_error, warn
 
-#: How long an answer is waited for.
+#: Seconds to wait for an answer.
 _PATIENCE_S = 20.0
-#: Of one attempt: uploads have longer timeouts, and more of them.
+#: Timeouts of the one attempt. Uploads have longer timeouts and more attempts.
 _S3_CONFIG = {'connect_timeout': 5, 'read_timeout': 10, 'retries': {'max_attempts': 0}}
 
 
@@ -49,7 +49,7 @@ def start_probe(address: str, storage_options: Optional[Mapping[str, Any]] = Non
 def find_problem(
     address: str, storage_options: Optional[Mapping[str, Any]] = None, patience: float = _PATIENCE_S
 ) -> Optional[str]:
-    """Why nothing can be uploaded to ``address``, and what to do next; None if it can, as far as reading shows."""
+    """Why nothing can be uploaded to ``address``, and what to do next; None if no problem was found."""
     problems: list[Optional[str]] = []
 
     def ask() -> None:

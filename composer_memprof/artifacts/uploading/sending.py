@@ -1,4 +1,4 @@
-"""Sends one file to a store. It gets its name there once it is whole."""
+"""Sends one file to a store, in which it gets its name once it is whole."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def send_file(
     Args:
         filesystem (AbstractFileSystem): of the store.
         path (Path): a whole file.
-        target (str): what the filesystem calls it.
-        mode (str): ``create``, where the store can make that a condition, or ``overwrite``.
+        target (str): the name of the file in the filesystem.
+        mode (str): ``create`` (on condition that there is no such file, if the store knows conditions) or ``overwrite``.
         throttle (Throttle): of this process.
-        may_exist (bool): it is not known whether there is such a file.
+        may_exist (bool): nobody can tell whether there is such a file.
 
     Raises:
         FileExistsError: if there is a file of that name.
-        PermissionError: if there may be one, and the store knows no condition.
-        Exception: what the store's client raises.
+        PermissionError: if there may be such a file, and the store knows no condition.
+        Exception: any error of the store's client.
     """
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
         _put_here(path, Path(target), mode)
@@ -55,30 +55,32 @@ def _send(filesystem: Any, path: Path, target: str, mode: Mode, throttle: Thrott
     taken = inspect.signature(getattr(filesystem, '_put_file', filesystem.put_file)).parameters
     more: dict[str, Any] = {name: value for name, value in settings.items() if name in taken}
     more |= {'callback': SentBytes(throttle), 'timeout': throttle.seconds_for(path.stat().st_size)}
-    if may_exist and 'mode' not in taken:  # some ignore it
+    if may_exist and 'mode' not in taken:  # some clients ignore an unknown mode
         raise _might_replace(target)
     try:
         call(filesystem, 'put_file', str(path), target, mode=mode, **more)
-    except (NotImplementedError, TypeError):  # it creates no file on a condition; the caller found the name free
+    except (NotImplementedError, TypeError):  # the store knows no condition; the caller found the name free
         if may_exist:
             raise _might_replace(target) from None
         call(filesystem, 'put_file', str(path), target, **{**more, 'callback': SentBytes(throttle)})
 
 
 def _renames(filesystem: Any) -> bool:
-    """Whether it has real folders, in which a file can be given another name. Others copy the file."""
+    """True if the filesystem has real folders, in which a file can be renamed. Other filesystems copy the file."""
     return type(filesystem).mv is not AbstractFileSystem.mv
 
 
 def _send_and_rename(
     filesystem: Any, path: Path, target: str, mode: Mode, throttle: Throttle, *, may_exist: bool
 ) -> None:
-    """To a store with real folders, which keeps what it has of a file when the connection breaks."""
+    """Send a file under another name and rename it: a store with real folders keeps a part of a file after a broken connection."""
     if may_exist:
         raise _might_replace(target)
     partial = f'{filesystem._parent(target)}/{_partial_name(path, target)}'
     filesystem.put_file(str(path), partial, callback=SentBytes(throttle))
-    if mode == 'overwrite' and filesystem.exists(target):  # some refuse to rename to it, not all with an error
+    if mode == 'overwrite' and filesystem.exists(
+        target
+    ):  # some filesystems do not rename to an existing file, not all with an error
         filesystem.rm_file(target)
     filesystem.mv(partial, target)
     filesystem.invalidate_cache(filesystem._parent(target))
@@ -91,7 +93,7 @@ def _might_replace(target: str) -> PermissionError:
 
 
 def _put_here(path: Path, target: Path, mode: Mode) -> None:
-    """Copy to a folder. It gets its name once it is whole, so that an interrupted copy never has it."""
+    """Copy a file to a folder. The copy gets its name once it is whole, so that an interrupted copy never has it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / _partial_name(path, str(target))
     try:
@@ -105,9 +107,9 @@ def _put_here(path: Path, target: Path, mode: Mode) -> None:
 
 
 def _partial_name(path: Path, target: str) -> str:
-    """Of a copy that is not whole. Short, since the target's name may be as long as its folder allows.
+    """The name of a copy that is not whole. It is short, since the target's name may be as long as its folder allows.
 
-    It is the same at each attempt of a process, so that the next one replaces what an interrupted one has left.
+    All attempts of a process use the same name, so that an attempt replaces what an interrupted one has left.
     """
     copied = f'{socket.gethostname()}:{path.absolute()}:{target}'
     return f'.memprof.{hashlib.sha256(copied.encode()).hexdigest()[:16]}.{os.getpid()}.part'

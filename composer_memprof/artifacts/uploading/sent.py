@@ -1,4 +1,4 @@
-"""Whether an object in a store is a copy of a file: the answer to an upload may be lost after the object is complete."""
+"""Compares an object in a store with a file, because the answer to an upload may be lost after the object is complete."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from composer_memprof.artifacts.uploading.filesystems import call
 from composer_memprof.artifacts.writing.disk import digest
 from composer_memprof.messages import log_error
 
-#: What is known of an object with credentials that may write, but not read: not even whether it exists.
+#: The description of an object that the credentials may write, but not read. Not even its existence is known.
 UNREADABLE: Mapping[str, Any] = {}
 _CHUNK = 8 << 20
 _TIMEOUT_S = 60.0
 
 
 def find_object(filesystem: Any, target: str) -> Optional[Mapping[str, Any]]:
-    """What the store says of ``target``; None if there is nothing of that name, UNREADABLE if it does not say."""
+    """The store's description of ``target``; None if there is no such object, UNREADABLE if the store refuses to tell."""
     try:
         return call(filesystem, 'info', target, timeout=_TIMEOUT_S)
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def find_object(filesystem: Any, target: str) -> Optional[Mapping[str, Any]]:
 def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -> bool:
     """True if the object has the content of ``path``.
 
-    Compares the size, then the MD5 that the store has; where that decides nothing, it reads the object.
+    Compares the size, then the MD5 that the store has. If both are no proof, it reads the object.
     """
     if info.get('type') == 'directory':
         return False
@@ -53,7 +53,7 @@ def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -
 
 
 def _is_copy_when_read(filesystem: Any, target: str, path: Path) -> bool:
-    """For a store that tells no size."""
+    """Compare by download, for a store that gives no sizes."""
     with tempfile.TemporaryDirectory(prefix='memprof-') as folder:
         copy = Path(folder, 'object')
         filesystem.get_file(target, str(copy))

@@ -1,4 +1,4 @@
-"""Uploads saved files on background threads, several at once. What is not uploaded at the close is left to ``push``."""
+"""Uploads saved files on background threads, several at once. ``push`` uploads the files that are left at the close."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from composer_memprof.redaction import one_line
 #: Shared by all stores.
 _process = UploadProcess()
 _pool = UploadPool('memprof-uploader', files_at_once, on_end=_process.stop)
-#: How often to look for files that were handed over.
+#: Seconds between two looks for files that were handed over to a logger.
 _LOOK_EVERY_S = 0.25
 
 
@@ -54,7 +54,7 @@ class Uploader:
                 self._submit(entry, window)
 
     def close(self, timeout: float) -> None:
-        """Try once more what has failed, and wait up to ``timeout`` seconds. At interpreter exit a child does the rest."""
+        """Retry failed uploads once, and wait up to ``timeout`` seconds. At interpreter exit a child uploads the rest."""
         if not exiting():
             for entry, window in self._windows.files('failed'):
                 if entry.remote is not None:
@@ -82,7 +82,7 @@ class Uploader:
         return Unsent(self._folder.path, _pool.left(self).files, len(handed_over))
 
     def _look(self, deadline: Deadline) -> Optional[bool]:
-        """:meth:`_confirm` on a thread of the pool, because a store may not answer. False if it takes too long."""
+        """Call :meth:`_confirm` on a thread of the pool, because a store may not answer. False if the answer takes too long."""
         if not self._windows.files('handed_over'):
             return True
         found: list[Optional[bool]] = []
@@ -112,7 +112,7 @@ class Uploader:
             return  # an fsspec client needs threads, which no longer start; `push` uploads it in a child process
         try:
             address = destination.address_of(entry.remote)
-            if address != entry.remote:  # listed at once: if the run is killed, `push` knows where it goes
+            if address != entry.remote:  # listed at once, so that `push` knows the address if the run is killed
                 entry = replace(entry, remote=address)
                 self._record(entry, window)
             sent = self._send(destination, self._folder.path / entry.path, address)
@@ -137,14 +137,14 @@ class Uploader:
         return destination.upload(path, address)
 
     def _confirm(self) -> Optional[bool]:
-        """Look which of the files that were handed over are in the store. True: all are; None: it can't tell."""
+        """Look for the files that were handed over to a logger; True if its store has all, None if that can't be found out."""
         if not self._confirming.acquire(blocking=False):
-            return False  # another thread looks
+            return False  # another thread is looking
         try:
             for entry, window in self._windows.files('handed_over'):
                 is_stored = self._is_stored(entry)
                 if not is_stored:
-                    return is_stored  # later ones come later
+                    return is_stored  # files arrive in order
                 self._record(replace(entry, status='uploaded'), window)
         finally:
             self._confirming.release()

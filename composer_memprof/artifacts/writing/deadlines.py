@@ -1,4 +1,4 @@
-"""The end of the process: whether it has begun, and until when work may take."""
+"""Deadlines of work that must end when the process ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def exiting() -> bool:
 
 @dataclass
 class _Leaving:
-    """That this process is leaving: on the monotonic clock since when, and whether a person waits for it."""
+    """When this process began to leave, on the monotonic clock, and whether a person pressed Ctrl-C to end it."""
 
     since: Optional[float] = None
     hurried: bool = False
@@ -28,7 +28,7 @@ _leaving = _Leaving()
 
 
 def leave(hurried: bool = False) -> None:
-    """Deadlines are short from the first call on, because a launcher kills the job soon.
+    """Shorten all deadlines from the first call on, because a launcher kills the job soon.
 
     Args:
         hurried (bool): somebody pressed Ctrl-C, so that uploads are not waited for.
@@ -39,7 +39,7 @@ def leave(hurried: bool = False) -> None:
 
 
 def stay() -> None:
-    """The process goes on: another run begins."""
+    """Restore the full deadlines, because another run begins."""
     _leaving.since, _leaving.hurried = None, False
 
 
@@ -48,7 +48,7 @@ def is_leaving() -> bool:
 
 
 def is_hurried() -> bool:
-    """Whether somebody pressed Ctrl-C while the process was leaving."""
+    """True if somebody pressed Ctrl-C while the process was leaving."""
     return _leaving.hurried
 
 
@@ -57,8 +57,8 @@ class Deadline:
 
     Args:
         seconds (float): from now.
-        if_leaving (float): from when the process began to leave; at interpreter exit that is now at the latest.
-        if_hurried (float, optional): the same once somebody pressed Ctrl-C.
+        if_leaving (float): seconds from when the process began to leave; at interpreter exit, that is now at the latest.
+        if_hurried (float, optional): in place of ``if_leaving`` once somebody pressed Ctrl-C.
     """
 
     def __init__(self, seconds: float, *, if_leaving: float, if_hurried: Optional[float] = None) -> None:
@@ -69,7 +69,7 @@ class Deadline:
         self._if_hurried = if_leaving if if_hurried is None else if_hurried
 
     def left(self) -> float:
-        """Seconds from now; 0 if it has passed."""
+        """Seconds until the deadline; 0 if it has passed."""
         end = self._end
         if _leaving.since is not None:
             end = min(end, _leaving.since + (self._if_hurried if _leaving.hurried else self._if_leaving))
@@ -89,5 +89,5 @@ def _end() -> None:
         function()
 
 
-# Exit handlers run in reverse order: whoever imports this module registers later, and so runs before.
+# Exit handlers run in reverse order. Modules that import this one register theirs later, which therefore run earlier.
 atexit.register(_end)

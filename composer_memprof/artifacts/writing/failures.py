@@ -1,4 +1,4 @@
-"""What happens when background work on artifacts fails: a warning, once for each subject, and never an exception."""
+"""Failures of background work on artifacts become warnings, one for each subject, and never exceptions."""
 
 from __future__ import annotations
 
@@ -8,46 +8,48 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Optional
 
-from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_no_file_left
+from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_out_of_descriptors
 from composer_memprof.messages import log_error, warn
 
-#: Errors of a file that tell of its whole folder, whatever is written.
+#: Errors of a file that concern its whole folder, whatever is written.
 _OF_FOLDER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.ESTALE)
 
 
 class LostFolderError(OSError):
-    """The folder takes no file any more."""
+    """The folder accepts no file any more."""
 
 
 @contextmanager
-def telling_of_folder() -> Iterator[None]:
-    """Around the first and the last steps of each file: where they fail, the folder takes no file any more.
+def raising_lost_folder() -> Iterator[None]:
+    """Turn an ``OSError`` in the block into a :class:`LostFolderError`.
+
+    Use it around the first and the last step of each file: if these fail, the folder accepts no file any more.
 
     Raises:
-        LostFolderError: for an ``OSError`` that tells of the folder.
+        LostFolderError: for an ``OSError`` that concerns the folder.
     """
     try:
         yield
     except OSError as error:
-        if is_no_file_left(error) or error.errno == errno.ENAMETOOLONG:
+        if is_out_of_descriptors(error) or error.errno == errno.ENAMETOOLONG:
             raise
         raise LostFolderError(str(error)) from error
 
 
 def is_lost_folder(error: BaseException) -> bool:
-    """Whether ``error`` says that the folder takes no file any more."""
+    """True if ``error`` says that the folder accepts no file any more."""
     return isinstance(error, LostFolderError) or (isinstance(error, OSError) and error.errno in _OF_FOLDER)
 
 
 class Failures:
-    """Warns about failures in ``folder``: that it is lost is said once, whoever notices it first.
+    """Warns about failures in ``folder``. That the folder is lost is reported once, by whoever notices it first.
 
     Args:
         folder (Path): named in the warnings.
         on_lost_folder (Callable, optional): called when nothing can be written to the folder any more.
     """
 
-    #: Of this process's stores.
+    #: The lost folders of all stores of this process.
     _lost: ClassVar[set[Path]] = set()
 
     def __init__(self, folder: Path, on_lost_folder: Optional[Callable[[BaseException], None]] = None) -> None:
@@ -67,9 +69,9 @@ class Failures:
             work()
         except Exception as error:  # such as a full disk, or a folder that was removed
             log_error(f'work on the files in {self._folder} failed')
-            if is_no_file_left(error):
+            if is_out_of_descriptors(error):
                 self.warn_once(
-                    'no file left', f'not all files in {str(self._folder)!r} could be completed: {explained(error)}'
+                    'descriptors', f'not all files in {str(self._folder)!r} could be completed: {explained(error)}'
                 )
             else:
                 self.report_lost_folder(error)

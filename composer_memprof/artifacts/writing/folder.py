@@ -1,16 +1,15 @@
-"""The folder of one callback's artifacts: its files' names, here and in the destination, and its manifest.
+"""The folder of one callback's artifacts: the names of its files, here and in the destination, and its manifest.
 
-The only place that picks a name or writes an entry during a run.
+No other module picks a name or writes an entry during a run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Optional, TypeVar
 
 from composer.utils import dist
 
@@ -18,10 +17,8 @@ from composer_memprof.artifacts.naming.names import Naming, Stamp
 from composer_memprof.artifacts.reading.containment import inside
 from composer_memprof.artifacts.reading.manifest import UNFINISHED, Entry, Manifest, Status, append_line
 from composer_memprof.artifacts.uploading.destinations import Destination
-from composer_memprof.artifacts.writing.child.file_descriptors import once_a_file_is_free
-from composer_memprof.artifacts.writing.disk import move_to_new
-from composer_memprof.artifacts.writing.failures import telling_of_folder
-from composer_memprof.artifacts.writing.temporary_files import remove_temporary, temporary_name
+
+_Made = TypeVar('_Made')
 
 
 @dataclass(frozen=True)
@@ -84,52 +81,33 @@ class ArtifactFolder:
     def _exists(self, file: ArtifactFile, number: int) -> bool:
         try:
             return (self.path / file.name(number)).exists()
-        except (ValueError, OSError):  # it can't have that name, which its own writing will tell
+        except (ValueError, OSError):  # the file can't have that name; writing it will raise the same error
             return False
 
-    def publish(self, file: ArtifactFile, source: Path, number: int) -> NumberedName:
-        """Rename ``source``, a complete file, to its name, or the next one that is free."""
+    def claim_name(self, file: ArtifactFile, number: int, make: Callable[[Path], _Made]) -> tuple[NumberedName, _Made]:
+        """Give ``file`` the name with ``number``, or with the next number that is free.
+
+        Args:
+            file (ArtifactFile): to name.
+            number (int): the first to try.
+            make (Callable): puts the file at a path and raises ``FileExistsError`` if the path is taken.
+
+        Returns:
+            tuple: the name, and what ``make`` returned.
+        """
         while True:
             name = file.name(number)
             target = inside(self.path, name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            if self.overwrite:
-                os.replace(source, target)
-                return NumberedName(name, number)
             try:
-                move_to_new(source, target)
+                return NumberedName(name, number), make(target)
             except FileExistsError:
                 number += 1
-                continue
-            return NumberedName(name, number)
 
-    @contextlib.contextmanager
-    def temporary(self, file: ArtifactFile) -> Iterator[Path]:
-        """The path of a temporary file in which to write ``file``. It is listed, and removed after the block."""
-        path = self.path / temporary_name(file.kind)
-        entry = self._entry(replace(file, kind=file.kind + UNFINISHED), path.name, 'open')
-        with telling_of_folder():
-            self.path.mkdir(parents=True, exist_ok=True)
-            once_a_file_is_free(lambda: self.record_in_any_process(entry, to_disk=False))
-        try:
-            yield path
-        finally:
-            with contextlib.suppress(OSError):  # `push` sees that it is gone, or removes it
-                once_a_file_is_free(lambda: remove_temporary(path))
-                self.record_in_any_process(replace(entry, status='removed'), to_disk=False)
-
-    def create(self, file: ArtifactFile) -> tuple[int, NumberedName]:
-        """Create an empty file under its name, or the next one that is free; returns its descriptor and name."""
+    def create(self, file: ArtifactFile) -> tuple[NumberedName, int]:
+        """Create an empty file; returns its name and its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if self.overwrite else os.O_EXCL)
-        number = 1
-        while True:
-            name = file.name(number)
-            target = inside(self.path, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                return os.open(target, flags, 0o644), NumberedName(name, number)
-            except FileExistsError:
-                number += 1
+        return self.claim_name(file, 1, lambda target: os.open(target, flags, 0o644))
 
     def _remote_name(self, file: ArtifactFile, name: NumberedName) -> Optional[str]:
         if not self.takes_uploads():
@@ -138,6 +116,10 @@ class ArtifactFolder:
         return remote.lstrip('/') if remote is not None else None
 
     # -- the manifest -------------------------------------------------------------------------------------------
+
+    def unfinished_entry(self, file: ArtifactFile, path: str) -> Entry:
+        """The entry of a temporary file at ``path``, in which ``file`` is being written."""
+        return self._entry(replace(file, kind=file.kind + UNFINISHED), path, 'open')
 
     def open_entry(self, file: ArtifactFile, name: NumberedName) -> Entry:
         """The entry of a file that still grows."""
@@ -153,7 +135,7 @@ class ArtifactFolder:
         return self._entry(file, name.name, 'removed')
 
     def skipped_entry(self, file: ArtifactFile, reason: str) -> Entry:
-        """The entry of a window that was left out. Its path is that of no file."""
+        """The entry of a skipped window. No file has its path."""
         unwritten = replace(file, stamp=replace(file.stamp, mark=f'{file.stamp.mark}.skipped'))
         return replace(self._entry(unwritten, unwritten.name(1), 'skipped'), reason=reason)
 
@@ -175,7 +157,7 @@ class ArtifactFolder:
         self.manifest.append(entry, to_disk=to_disk)
 
     def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
-        """As :meth:`record`, also in a forked child, in which the manifest's lock may be held for good."""
+        """Append ``entry`` in this process or in a forked child, where the lock of the manifest object may never be released."""
         if os.getpid() == self._pid:
             self.record(entry, to_disk=to_disk)
         else:

@@ -13,10 +13,11 @@ from typing import Optional
 from composer_memprof.artifacts.naming.compression import Compress, codec_for
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.reading.manifest import Entry
-from composer_memprof.artifacts.writing.child.file_descriptors import once_a_file_is_free
+from composer_memprof.artifacts.writing.child.file_descriptors import retry_if_out_of_descriptors
 from composer_memprof.artifacts.writing.disk import link, sync_and_digest
 from composer_memprof.artifacts.writing.folder import ArtifactFile, ArtifactFolder
-from composer_memprof.artifacts.writing.writer import Part, Writer, WrittenFile, write_parts
+from composer_memprof.artifacts.writing.parts import Part, WrittenFile, write_parts
+from composer_memprof.artifacts.writing.writer import Writer
 
 #: Called with the parts, stamp and results of a window that was written.
 OnWritten = Callable[[Sequence[Part], Stamp, Sequence[WrittenFile]], None]
@@ -27,9 +28,9 @@ class GrowingFile:
 
     Args:
         folder (ArtifactFolder): that takes the file.
-        writer (Writer): runs what takes time on its worker thread.
+        writer (Writer): completes the file on its worker thread.
         on_written (Callable): called with the complete file, to upload and keep it.
-        file (ArtifactFile): what it is called.
+        file (ArtifactFile): its kind and the parts of its name.
         compress (bool | str): the codec with which it is compressed once it is complete.
     """
 
@@ -47,10 +48,10 @@ class GrowingFile:
         self._file = file
         self._lock = threading.Lock()
         self._descriptor: Optional[int]
-        self._descriptor, self._name = once_a_file_is_free(lambda: folder.create(self._file))
+        self._name, self._descriptor = retry_if_out_of_descriptors(lambda: folder.create(self._file))
         path = self.path
         self._part = Part(file.kind, file.suffix, lambda target: shutil.copyfile(path, target), compress, file.naming)
-        # At once: a run that is killed in the next moment leaves no file that is not listed.
+        # Now, so that a run that is killed in the next moment leaves no unlisted file.
         folder.record(folder.open_entry(self._file, self._name), to_disk=False)
 
     def write(self, line: str) -> None:
@@ -70,7 +71,7 @@ class GrowingFile:
 
     @property
     def path(self) -> Path:
-        """For a tool that writes to the file itself, instead of :meth:`write`."""
+        """The path of the file, for a tool that writes to it directly instead of through :meth:`write`."""
         return self._folder.path / self._name.name
 
     def link_to(self, target: Path) -> None:
@@ -88,8 +89,8 @@ class GrowingFile:
         """Complete the file: it is listed as saved, and uploaded.
 
         Args:
-            more (Part): further files of its window, which are quick to write. They have the same number in their names,
-                and are kept and removed together with this one.
+            more (Part): further files of the window, which are quick to write. They have the same number in their names,
+                and are kept and removed together with this file.
         """
         descriptor = self._take_descriptor()
         if descriptor is None:
@@ -113,7 +114,7 @@ class GrowingFile:
             self._on_written(parts, self._file.stamp, written)
             if written[0].entry is not None:
                 self._remove()
-            else:  # it stays as it is
+            else:  # the uncompressed file is kept
                 self._record_saved()
             return
         entry = self._record_saved()
@@ -121,7 +122,7 @@ class GrowingFile:
         self._on_written(parts, self._file.stamp, [WrittenFile(entry), *others])
 
     def _record_saved(self) -> Entry:
-        size, sha256 = once_a_file_is_free(lambda: sync_and_digest(self.path))
+        size, sha256 = retry_if_out_of_descriptors(lambda: sync_and_digest(self.path))
         entry = self._folder.saved_entry(self._file, self._name, size, sha256)
         self._folder.record(entry)
         return entry

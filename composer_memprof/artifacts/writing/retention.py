@@ -1,4 +1,4 @@
-"""Which windows' files stay on this disk: the newest ones, and all that are still to be uploaded."""
+"""Retention: the files of the newest windows stay on this disk, and all files that are still to be uploaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WindowFiles:
 
     @property
     def not_uploaded(self) -> int:
-        """How many of the files are still to be uploaded, or not known to be."""
+        """The number of files that are still to be uploaded, or not known to be uploaded."""
         return sum(entry.remote is not None and entry.status != 'uploaded' for entry in self.entries)
 
 
@@ -39,11 +39,11 @@ class KeptWindows:
         self._on_removed = on_removed
         self._lock = threading.Lock()
         self._windows: list[WindowFiles] = []
-        #: Files of windows about which nothing more is to be decided; a long run has very many.
+        #: The number of files in windows that are uploaded and kept for good. A long run has too many to remember them.
         self._settled = 0
 
     def replace_file(self, path: str) -> None:
-        """With ``overwrite``: a file of an older window is replaced, and not to be removed as that window's any more."""
+        """With ``overwrite``, forget the file of an older window that is replaced, so that it is not removed with that window."""
         with self._lock:
             for older in self._windows:
                 older.entries = [old for old in older.entries if old.path != path]
@@ -65,7 +65,7 @@ class KeptWindows:
             window.entries = [entry if old.path == entry.path else old for old in window.entries]
 
     def count_not_uploaded(self) -> int:
-        """How many files are still to be uploaded."""
+        """The number of files that are still to be uploaded."""
         with self._lock:
             return sum(window.not_uploaded for window in self._windows)
 
@@ -75,7 +75,7 @@ class KeptWindows:
             return [(entry, window) for window in self._windows for entry in window.entries if entry.status == status]
 
     def count_files(self) -> int:
-        """How many files are on this disk."""
+        """The number of files on this disk."""
         with self._lock:
             return self._settled + sum(len(window.entries) for window in self._windows)
 

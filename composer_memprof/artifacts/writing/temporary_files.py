@@ -1,7 +1,8 @@
 """Temporary files: an artifact is written under a hidden name, and gets its own name once it is whole.
 
-A process that is killed leaves such a file behind. It is listed as ``open`` from its first byte, under a kind that ends
-with ``.unfinished``, so that it is known and can be cleared. Imports neither Composer nor torch, as ``push`` does not.
+A process that is killed leaves its temporary file behind. The manifest lists that file as ``open`` from its first byte,
+under a kind that ends with ``.unfinished``, so that it can be found and removed. Imports neither Composer nor torch,
+because ``push`` must start fast.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Optional
 
 from composer_memprof.artifacts.reading.manifest import append_line, is_unfinished, read_manifest
 
-#: Nothing else is ever removed, whatever a manifest says.
+#: The names of temporary files. No other file is ever removed, whatever a manifest says.
 _NAME = re.compile(r'\.[a-z_]+[a-z_.]*\.([0-9a-f]{8})\.(\d+)\.\d+\.tmp')
-#: What another machine writes, perhaps on a filesystem without locks, changes at least this often.
+#: Seconds without a change after which a file that another machine wrote counts as abandoned.
 _AT_REST_S = 3600.0
 
 
@@ -34,7 +35,7 @@ def _this_machine() -> str:
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove a temporary file, and those that its writer or a codec has made next to it."""
+    """Remove a temporary file, and the files that its writer or a codec has made next to it."""
     path.unlink(missing_ok=True)  # needs no other file to be opened
     for name in os.listdir(path.parent):
         if name.startswith(f'{path.stem}.'):
@@ -46,7 +47,7 @@ def clear_unfinished(manifest: Path, of_process: Optional[int] = None) -> list[P
 
     Args:
         manifest (Path): of a run that has ended, unless ``of_process`` is given.
-        of_process (int, optional): only those of this process, which has ended here.
+        of_process (int, optional): remove only the files of this process, which has ended on this machine.
     """
     cleared = []
     for entry in read_manifest(manifest):
@@ -63,7 +64,7 @@ def clear_unfinished(manifest: Path, of_process: Optional[int] = None) -> list[P
 
 
 def _may_be_written(path: Path, machine: str, pid: int) -> bool:
-    """Whether its process may be alive. The lock of the manifest tells more, where there are locks."""
+    """True if the process that writes the file may be alive. On filesystems with locks, the manifest's lock is exact."""
     if machine != _this_machine():
         with contextlib.suppress(FileNotFoundError):
             return time.time() - path.stat().st_mtime < _AT_REST_S

@@ -25,8 +25,8 @@ class Job:
     Args:
         run (Callable): the work; it handles its own errors.
         owner (object): whose jobs :meth:`WorkerThread.wait` waits for.
-        prepare (Callable, optional): called before it, on the thread that calls :meth:`WorkerThread.prepare_next`.
-        takes_room (bool): it holds data until it is done, so that few may wait.
+        prepare (Callable, optional): called before ``run``, on the thread that calls :meth:`WorkerThread.prepare_next`.
+        takes_room (bool): the job holds data until it is done, so that few may wait.
     """
 
     run: Callable[[], None]
@@ -41,7 +41,7 @@ class Job:
 
 
 class _Thread(threading.Thread):
-    """On which no training runs."""
+    """A worker thread; never the training thread."""
 
 
 def on_worker_thread() -> bool:
@@ -52,12 +52,12 @@ def on_worker_thread() -> bool:
 class WorkerThread:
     """A thread that runs jobs in order. It lives as long as it has users.
 
-    A job leaves the queue only when it is done, so that the queue alone says what is left. A separate counter could
-    stay wrong after an exception that a signal raises.
+    A job leaves the queue only when it is done, so that the queue alone says which jobs are left. A separate counter
+    could become wrong when a signal raises an exception.
 
     Args:
         name (str): of the thread.
-        capacity (int): how many jobs that take room fit, the running one included.
+        capacity (int): number of jobs that take room, the running one included.
     """
 
     def __init__(self, name: str, capacity: int = 0) -> None:
@@ -111,13 +111,13 @@ class WorkerThread:
             self._run_here(job.owner)
 
     def prepare_next(self) -> None:
-        """Prepare the next job if it needs that. Otherwise the call is nearly free."""
+        """Prepare the next job if it has to be prepared. Otherwise the call costs nearly nothing."""
         job = self._jobs[0] if self._jobs else None
         if job is not None and job.prepare is not None:
             self._prepare(job)
 
     def prepare_all(self, may_go_on: Callable[[], bool]) -> None:
-        """Prepare the next job, and the others while ``may_go_on``: nobody may call again for a long time."""
+        """Prepare the next job, and further ones while ``may_go_on()``, because the next call may come much later."""
         self.prepare_next()
         for job in [job for job in list(self._jobs) if job.prepare is not None]:
             if not may_go_on():
@@ -138,14 +138,14 @@ class WorkerThread:
                     self._changed.notify_all()
 
     def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
-        """Wait until ``owner`` has no job left, or until ``deadline``. True: none is left.
+        """Wait until ``owner`` has no job left, or until ``deadline``; True if none is left.
 
-        ``each_second`` is called about once a second while it waits.
+        ``each_second`` is called about once a second during the wait.
         """
         return self._wait_until(lambda: not self.has_jobs(owner), owner, deadline, each_second)
 
     def has_jobs(self, owner: object) -> bool:
-        """True if one is left."""
+        """True if ``owner`` has a job left."""
         return any(job.owner is owner for job in list(self._jobs))
 
     def _wait_until(
@@ -187,12 +187,12 @@ class WorkerThread:
                 self._remove(job)
 
     def _claim(self, owner: object) -> Optional[Job]:
-        """The next job that nobody runs yet, to run it here: it may submit another one, and another thread may come."""
+        """Take the next job of ``owner`` to run it on this thread. A job may submit another one; another thread may appear."""
         with self._changed:
             job = next((job for job in self._jobs if job.owner is owner and not job.is_running), None)
             if job is not None:
                 job.is_running = True
-                job.prepare, job.is_ready = None, True  # it forks, which is not possible if no thread can start
+                job.prepare, job.is_ready = None, True  # to prepare is to fork, which fails if no thread can start
             return job
 
     def _remove(self, job: Job) -> None:

@@ -1,38 +1,30 @@
-"""Writes the files of a window: each one whole, under its name, listed in the manifest.
-
-This happens in a forked child if possible, because it computes; one window at a time, on behalf of a worker thread.
-"""
+"""The queue of windows to write: one at a time, each in a forked child, for whose results a worker thread waits."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Optional
+from collections.abc import Callable, Sequence
+from typing import Optional
 
-from composer_memprof.artifacts.naming.compression import Compress, add_suffix, codec_for, compress_file
-from composer_memprof.artifacts.naming.names import Naming, Stamp
-from composer_memprof.artifacts.reading.manifest import Entry
-from composer_memprof.artifacts.writing.child.file_descriptors import explained, is_no_file_left, once_a_file_is_free
+from composer_memprof.artifacts.naming.names import Stamp
+from composer_memprof.artifacts.writing.child.file_descriptors import is_out_of_descriptors
 from composer_memprof.artifacts.writing.child.fork import Child, fork, hurry
-from composer_memprof.artifacts.writing.child.headroom import why_no_memory
+from composer_memprof.artifacts.writing.child.memory import why_no_memory
 from composer_memprof.artifacts.writing.child.work import ReadAtFork
 from composer_memprof.artifacts.writing.deadlines import Deadline, exiting
-from composer_memprof.artifacts.writing.disk import sync_and_digest
-from composer_memprof.artifacts.writing.failures import Failures, is_lost_folder, telling_of_folder
-from composer_memprof.artifacts.writing.folder import ArtifactFile, ArtifactFolder
+from composer_memprof.artifacts.writing.failures import Failures
+from composer_memprof.artifacts.writing.folder import ArtifactFolder
+from composer_memprof.artifacts.writing.parts import Part, WrittenFile, write_parts
 from composer_memprof.artifacts.writing.skipped_windows import NO_ROOM
 from composer_memprof.artifacts.writing.temporary_files import clear_unfinished
 from composer_memprof.artifacts.writing.worker_thread import Job, WorkerThread
 from composer_memprof.messages import errors_logged
 
-#: Shared by all stores. A window holds recorded data until it is written, so that few may wait.
+#: The thread for windows, shared by all stores. A window holds recorded data until it is written, so few may wait.
 _windows = WorkerThread('memprof-writer', capacity=4)
-#: For what is quick and holds little. It does not wait behind a window whose child takes long, and so does not pile up.
+#: The thread for work that is quick and holds little data, so that it does not pile up behind a slow window.
 _small_work = WorkerThread('memprof-lister')
 
-#: How long ``on_full='wait'`` holds the training up for one window.
+#: Seconds that ``on_full='wait'`` holds the training up for one window, at most.
 _ROOM_TIMEOUT_S = 3600.0
 
 
@@ -42,92 +34,8 @@ def fork_next_writer() -> None:
 
 
 def hand_over_windows() -> None:
-    """Fork the children of all windows that wait: the training thread may not come again for a long time."""
+    """Fork the children of all windows that wait, because the training thread may not call again for a long time."""
     _windows.prepare_all(lambda: why_no_memory() is None)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One file of a window.
-
-    Args:
-        kind (str): in the manifest: ``memory_snapshot``, ``memory_snapshot.page``.
-        suffix (str): of its name.
-        write (Callable): writes the whole file to the path it is given. It may run in a forked child.
-        compress (bool | str): the codec; its suffix is appended to the name.
-        naming (Naming, optional): if it differs from the store's.
-    """
-
-    kind: str
-    suffix: str
-    write: Callable[[Path], object]
-    compress: Compress = False
-    naming: Optional[Naming] = None
-
-    def file_in(self, folder: ArtifactFolder, stamp: Stamp) -> ArtifactFile:
-        return folder.file(self.kind, add_suffix(self.suffix, self.compress), stamp, self.naming)
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """The entry of a part that was written, or the error.
-
-    ``traceback``: of the error, as text, since it may come from a child process. ``folder_is_lost``: the folder takes no
-    file, so the other parts would fail too. ``why_skipped``: why the window was left out after all.
-    """
-
-    entry: Optional[Entry] = None
-    error: str = ''
-    traceback: str = ''
-    folder_is_lost: bool = False
-    why_skipped: str = ''
-
-
-def write_parts(
-    folder: ArtifactFolder, parts: Sequence[Part], stamp: Stamp, number: Optional[int] = None
-) -> Iterator[WrittenFile]:
-    """Write each part whole under a hidden name, give it its own name, list it in the manifest.
-
-    Args:
-        folder (ArtifactFolder): that takes them.
-        parts (Sequence[Part]): of one window.
-        stamp (Stamp): the batch in their names.
-        number (int, optional): in their names. Default: the first that is free for all.
-    """
-    files = [part.file_in(folder, stamp) for part in parts]
-    number = folder.free_number(files) if number is None else number
-    for part, file in zip(parts, files):
-        yield _write_part(folder, part, file, number)
-
-
-def _write_part(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> WrittenFile:
-    try:
-        return WrittenFile(_write_whole(folder, part, file, number))
-    except Exception as error:  # the other parts are still written
-        if is_lost_folder(error):
-            return WrittenFile(error=str(error), folder_is_lost=True)
-        return WrittenFile(error=f'{type(error).__name__}: {explained(error)}', traceback=traceback.format_exc())
-
-
-def _write_whole(folder: ArtifactFolder, part: Part, file: ArtifactFile, number: int) -> Entry:
-    with folder.temporary(file) as temporary:
-        written = _write_temporary(temporary, part)
-        size, sha256 = once_a_file_is_free(lambda: sync_and_digest(written))
-        with telling_of_folder():
-            entry = folder.saved_entry(file, folder.publish(file, written, number), size, sha256)
-            folder.record_in_any_process(entry)
-        return entry
-
-
-def _write_temporary(temporary: Path, part: Part) -> Path:
-    """Write a part to a temporary file; returns its path, which is another one if it is compressed."""
-    once_a_file_is_free(lambda: part.write(temporary))
-    codec = codec_for(part.compress)
-    if codec is None:
-        return temporary
-    compressed = temporary.with_suffix(codec.suffix)
-    once_a_file_is_free(lambda: compress_file(temporary, compressed, codec))
-    return compressed
 
 
 class Writer:
@@ -135,13 +43,13 @@ class Writer:
 
     Args:
         folder (ArtifactFolder): that takes the files.
-        failures (Failures): warns if that fails.
+        failures (Failures): warns of errors.
     """
 
     def __init__(self, folder: ArtifactFolder, failures: Failures) -> None:
         self._folder = folder
         self._failures = failures
-        #: It has written a window.
+        #: True once the store has written a window.
         self._writes_windows = False
         _windows.acquire()
         _small_work.acquire()
@@ -174,30 +82,29 @@ class Writer:
             _windows.prepare_next()
 
     def _open_manifest(self) -> None:
-        """Early, for its lock tells that the run is alive. The first entry opens it if that is not possible now."""
+        """Open the manifest early, because its lock shows that the run is alive. If that fails, the first entry opens it."""
         try:
             self._folder.manifest.open()
         except OSError as error:
-            if not is_no_file_left(error):
+            if not is_out_of_descriptors(error):
                 raise
 
     def run(self, work: Callable[[], None], *, after_windows: bool = False) -> None:
         """Run ``work``, which is quick and holds little, on a worker thread.
 
-        ``after_windows``: after those of this store, because it decides which files are kept. Otherwise it waits for
-        none.
+        ``after_windows``: run it after the windows of this store, because ``work`` decides which files are kept.
         """
         thread = _windows if after_windows and self._writes_windows else _small_work
         thread.submit(Job(lambda: self._failures.guard(work), owner=self, takes_room=False))
 
     def why_no_room(self, wait: bool = False) -> Optional[str]:
-        """Why no further window can be taken now, or None. ``wait``: until there is room."""
+        """Why no further window can be accepted now; None if one can. ``wait``: wait until there is room."""
         if wait:
             _windows.wait_for_room(self, Deadline(_ROOM_TIMEOUT_S, if_leaving=0), hurry)
         return why_no_memory() if _windows.has_room(self) else NO_ROOM
 
     def wait(self, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
-        """Wait for queued windows and work until ``deadline``. True: none is left."""
+        """Wait for queued windows and work until ``deadline``; True if none is left."""
 
         def look() -> None:
             hurry()
@@ -222,17 +129,17 @@ class _WindowWriting:
         self._parts = parts
         self._stamp = stamp
         self._child: Optional[Child] = None
-        #: Why the window is left out after all.
+        #: Why the window is skipped although it was accepted.
         self.why_skipped = ''
 
     def fork(self, read_at_fork: Optional[ReadAtFork] = None) -> bool:
-        """Fork the child that writes when its turn comes; False if none can be forked."""
+        """Fork the child, which writes when its turn comes; False if no child can be forked."""
         self.why_skipped = why_no_memory() or ''
         if self.why_skipped:
             return False
         lock = self._folder.manifest.descriptor
         self._child = fork(
-            lambda: map(asdict, write_parts(self._folder, self._parts, self._stamp)),
+            lambda: map(WrittenFile.as_dict, write_parts(self._folder, self._parts, self._stamp)),
             read_at_fork,
             in_turn=True,
             keep=() if lock is None else (lock,),
@@ -248,16 +155,11 @@ class _WindowWriting:
         return self._results_of(self._child)
 
     def _results_of(self, child: Child) -> list[WrittenFile]:
-        """The results. Parts that killed the child are not tried again here: they could kill the training."""
-        written = [_written_file(result) for result in child.results()]
+        """The results of the child. Parts that killed it are not written here, because they could kill the training."""
+        written = [WrittenFile.from_dict(result) for result in child.results()]
         missing = len(self._parts) - len(written)
         if missing:
             with errors_logged('the files that a dead process left could not be cleared'):
                 clear_unfinished(self._folder.manifest.path, of_process=child.pid)
         failed = WrittenFile(error=f'the process that wrote it died: {child.failure}', traceback=child.traceback)
         return [*written, *[failed] * missing]
-
-
-def _written_file(result: dict[str, Any]) -> WrittenFile:
-    entry = result.pop('entry')
-    return WrittenFile(None if entry is None else Entry(**entry), **result)

@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 from composer_memprof import signals
 from composer_memprof.artifacts.store import ArtifactStore, fork_next_writer, hand_over_windows
 from composer_memprof.artifacts.uploading.destinations import Destination
-from composer_memprof.artifacts.writing.child import memory as unshared
 from composer_memprof.artifacts.writing.child.file_descriptors import explained
+from composer_memprof.artifacts.writing.child.memory import exclude_from_children
 from composer_memprof.artifacts.writing.failures import is_lost_folder
 from composer_memprof.callbacks.framework.closing import closing, closing_line
 from composer_memprof.callbacks.framework.life import DISABLED
@@ -167,7 +167,7 @@ class ProfilingCallback(WindowRecording):
         self._close_run(state)
         self._forget_run()
         self._state = weakref.ref(state)
-        unshared.leave_out(state, lambda state: host_memory(state.model, state.optimizers))
+        exclude_from_children(state, lambda state: host_memory(state.model, state.optimizers))
         check_ranks(self.when)
         folder = check_output(self.output, state)
         destination = destination_for(self.output, logger)

@@ -13,8 +13,8 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 
 from composer_memprof import MemorySnapshot
-from composer_memprof.artifacts.writing.child import memory as unshared
 from composer_memprof.artifacts.writing.child.fork import fork
+from composer_memprof.artifacts.writing.child.memory import exclude_from_children
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.recorders.host_memory import host_memory
 from tests.benchmarks.callbacks.training import gpt_trainer
@@ -72,7 +72,7 @@ def _fork() -> None:
     memory = torch.ones(4 * _GIB // 4)
     print(f'  a fork with 4 GiB: {_milliseconds_of_fork():.0f} ms', end='')
     model.weight = torch.nn.Parameter(memory)
-    unshared.leave_out(model, lambda model: host_memory(model, []))
+    exclude_from_children(model, lambda model: host_memory(model, []))
     print(f'; if they are weights: {_milliseconds_of_fork():.0f} ms')
 
 

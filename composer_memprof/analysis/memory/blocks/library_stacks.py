@@ -1,6 +1,6 @@
-"""What FSDP2 and activation checkpointing allocate for, by the functions of torch on a call stack.
+"""The purpose of allocations of FSDP2 and activation checkpointing, by the functions of torch on a call stack.
 
-A forward or backward pass runs them inside, so the phase and the kind of the stack do not tell.
+Both run inside of forward and backward passes, so the phase and the kind of the stack do not show the purpose.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from composer_memprof.analysis.snapshot.model import Frame, Stack
 #: Codes of the purposes. ``REDUCTION`` is that of buffers and of the sharded gradients that are made from them.
 OTHER, ALL_GATHER, UNSHARDED_PARAMETER, REDUCE_SCATTER, REDUCTION, UNSHARDED_GRADIENT, RECOMPUTATION = range(7)
 
-#: What a backend allocates inside of a collective.
+#: The functions of a backend that allocate inside of a collective.
 _COLLECTIVES = {'all_gather_into_tensor': ALL_GATHER, 'reduce_scatter_tensor': REDUCE_SCATTER}
 _FSDP2 = ('/torch/distributed/fsdp/_fully_shard/', '/torch/distributed/_composable/fsdp/')
-#: By the end of the file's path, the purpose of its functions; functions that are not here are passed over.
+#: The purposes of functions, by the end of their file's path. Frames of other functions are ignored.
 _FUNCTIONS = {
     '_fsdp_collectives.py': {
         'all_gather_copy_in': ALL_GATHER,
@@ -36,14 +36,14 @@ _FUNCTIONS = {
     },
 }
 _CHECKPOINT = '/torch/utils/checkpoint.py'
-#: What calls a checkpointed function again: of the reentrant variant, and of the other.
+#: The functions that call a checkpointed function again: the first for reentrant checkpoints, the others for all others.
 _RECOMPUTES = ('backward', 'unpack_hook', 'recompute_fn')
 #: A backward pass: frames around it do not count. It may run inside of a recomputation.
 _BACKWARD = -1
 
 
 def purposes(stacks: Sequence[Stack]) -> np.ndarray:
-    """The purpose of each stack, int8: that of the innermost frame that has one."""
+    """The purpose of each stack, int8: the purpose of its innermost frame with a purpose."""
     known: dict[Frame, int] = {}
     found = np.zeros(len(stacks), dtype=np.int8)
     for number, stack in enumerate(stacks):

@@ -1,4 +1,4 @@
-"""From events to blocks: when each was allocated and freed, and its size."""
+"""Blocks from events: the events that allocated and freed each block, and its size."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     stack = np.where(seen, history.stack[order[first]], 0).astype(np.int32)
     module = np.where(seen, history.module[order[first]], 0).astype(np.int32)
 
-    # The blocks at the end have rounded sizes. Some of them have no event.
+    # The blocks at the end have rounded sizes. Some blocks have no event.
     blocks = history.blocks
     begins = address[first]
     last = np.flatnonzero(is_last)
@@ -108,7 +108,7 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     at_end[known] = completed[last[place[known]]] == count
     same = last[place[at_end]]
     size[same], requested[same] = blocks.size[at_end], blocks.requested[at_end]
-    # Freed, though the history does not have it: the recording was stopped before.
+    # Freed without an event, because the recording was stopped before.
     freed[same] = np.where(blocks.awaiting[at_end] & (freed[same] == count), count - 1, freed[same])
     # Freed blocks without a free_completed event: some formats have none, and a history may have lost it.
     gone = np.ones(len(first), dtype=bool)

@@ -25,20 +25,20 @@ _BY_KIND = {
 
 
 def rows_at(history: DeviceHistory, phases: Phases) -> Optional[np.ndarray]:
-    """For each event the row of ``phases`` that it is in, int64, -1 before the first; None without phases or times."""
+    """The row of ``phases`` for each event, int64, -1 before the first phase; None without phases or times."""
     if not len(phases) or not history.has_times:
         return None
     return np.searchsorted(phases.time_us, history.time_us, side='right') - 1
 
 
 def peak_by_phase(history: DeviceHistory, phases: Phases, allocated: np.ndarray, within: slice) -> dict[str, int]:
-    """The most that was allocated in each phase, over all batches, in order of first use; empty without phases or times.
+    """The peak of each phase over all batches, in order of first use; empty without phases or times.
 
     Args:
         history (DeviceHistory): of a device.
         phases (Phases): of the recording.
         allocated (ndarray): bytes after each number of events; one longer than the events.
-        within (slice): of ``allocated``: the part of the recording that counts.
+        within (slice): the part of ``allocated`` that counts.
     """
     rows = rows_at(history, phases)
     if rows is None:
@@ -57,8 +57,8 @@ def peak_by_phase(history: DeviceHistory, phases: Phases, allocated: np.ndarray,
 def batch_and_phase(snapshot: Snapshot, history: DeviceHistory, count: int) -> tuple[Optional[int], str]:
     """The batch and phase of the ``count``-th event; None and ``''`` if they are not known.
 
-    Without phases of our recorder, the batch is not known. The phase is told by the event's stack: a trainer may run
-    forward and backward within ``Optimizer.step``. Where the stack does not tell, the innermost annotation does.
+    Without phases of our recorder, the batch is not known. The event's stack decides the phase, because a trainer may run
+    forward and backward within ``Optimizer.step``. If the stack shows no phase, the innermost annotation decides.
     """
     if not len(snapshot.phases):
         return None, _phase_by_torch(snapshot, history, max(count - 1, 0))
@@ -71,7 +71,7 @@ def batch_and_phase(snapshot: Snapshot, history: DeviceHistory, count: int) -> t
 
 
 def batch_and_phase_at_end(snapshot: Snapshot, history: DeviceHistory) -> tuple[Optional[int], str]:
-    """The batch and phase in which the recording ended. The stack of the last event does not tell: more may have run."""
+    """The batch and phase in which the recording ended. The stack of the last event is no proof: more may have run."""
     if len(snapshot.phases):
         return batch_and_phase(snapshot, history, len(history.action))
     if snapshot.annotations is None:

@@ -15,12 +15,12 @@ UNKNOWN, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, LOADER, MODULE, WORKSPACE, AUT
 _TRAINER = -1
 
 _MAKES_MODULES = ('__init__', 'reset_parameters', '_apply', 'convert', 'to_empty', '__deepcopy__')
-#: Files that are no part of a forward or an optimizer, though they lie beside those that are.
+#: Files in the folders of modules and optimizers that are part of neither.
 _NEITHER = ('/torch/nn/parallel/distributed.py', '/torch/optim/swa_utils.py', '/torch/optim/lr_scheduler.py')
 
 
 def stack_kinds(stacks: Sequence[Stack]) -> np.ndarray:
-    """The kind of each stack, int8: that of the innermost frame that has one.
+    """The kind of each stack, int8: the kind of its innermost frame with a kind.
 
     Composer runs forward and backward inside the optimizer's step, so frames outside its training step do not count.
     Nor does an optimizer around a closure: only its own ``step``, in torch or not, is the optimizer's work.

@@ -14,10 +14,10 @@ from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 
 @dataclass(frozen=True)
 class TimeSpan:
-    """From when to when, in milliseconds after the first event of a device; None for no limit.
+    """The begin and end of a part of a recording, in milliseconds after the first event of a device; None for no limit.
 
     Raises:
-        ValueError: if it ends before it begins.
+        ValueError: if the span ends before it begins.
     """
 
     begin_ms: Optional[float] = None
@@ -55,5 +55,5 @@ def moments_within(history: DeviceHistory, span: TimeSpan) -> slice:
 
 
 def _after_first_ms(history: DeviceHistory) -> np.ndarray:
-    """The time of each event. Times of different threads may step back; such a time takes the latest one before."""
+    """The time of each event. A time that steps back, as between threads, is replaced by the latest time before it."""
     return (np.maximum.accumulate(history.time_us) - history.time_us[0]) / 1000

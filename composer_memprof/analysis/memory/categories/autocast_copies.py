@@ -22,9 +22,9 @@ def copies_of_weights(
     Args:
         history (DeviceHistory): of one device.
         blocks (Lifetimes): its blocks.
-        dropped (ndarray): bool, those that were freed when autocast ended.
-        kept (ndarray): bool, those that were freed in backward, or not freed.
-        gradient (ndarray): bool, those that are gradients for sure. They have twice as many bytes as the copies.
+        dropped (ndarray): bool, True for blocks that were freed when autocast ended.
+        kept (ndarray): bool, True for blocks that were freed in backward, or not freed.
+        gradient (ndarray): bool, True for blocks that are certainly gradients. They have twice as many bytes as copies.
     """
     found = np.zeros(len(blocks), dtype=bool)
     halves = set((blocks.requested[gradient] // 2).tolist())

@@ -1,4 +1,4 @@
-"""What blocks are for, by the sizes of the gradients: a parameter is as large as its gradient.
+"""The purpose of blocks by the sizes of the gradients: a parameter is as large as its gradient.
 
 A gradient is allocated in the recording, its parameter long before it. So blocks from before the recording, which have
 no stack, are settled by counting. Sizes are compared as requested, rounded up to the allocator's 512 bytes.
@@ -22,13 +22,14 @@ class GradientSizes:
     """The blocks from before the recording that have the size of a gradient: bool arrays, one row for each block.
 
     Args:
-        parameter (ndarray): there is exactly one for each gradient of its size.
-        one_of_several (ndarray): there are more, and as many as there are gradients are chosen. Their sum is that of
-            parameters; which of them are is not known.
-        state (ndarray): there are exactly two more for each gradient of its size, as Adam keeps.
-        replaced (ndarray): freed by an optimizer, at least two for each gradient of its size, beside the parameter.
-        other (ndarray): further ones of a gradient's size.
-        steps (bool): there is a number for each gradient, as of a fused Adam's steps.
+        parameter (ndarray): exactly one block exists for each gradient of its size.
+        one_of_several (ndarray): more blocks than gradients exist. As many as there are gradients are chosen: their sum
+            is that of the parameters, though other blocks may be the parameters.
+        state (ndarray): exactly two more blocks exist for each gradient of their size, as Adam keeps.
+        replaced (ndarray): freed by an optimizer; at least two blocks for each gradient of their size, beside the
+            parameter.
+        other (ndarray): further blocks of a gradient's size.
+        steps (bool): a block with a number exists for each gradient, as of a fused Adam's steps.
     """
 
     parameter: np.ndarray
@@ -51,9 +52,9 @@ def match_gradient_sizes(
 
     Args:
         blocks (Lifetimes): the blocks.
-        gradient (ndarray): bool, those that are gradients for sure.
-        kept (ndarray): bool, those from before the recording that were not freed.
-        replaced (ndarray): bool, those from before the recording that an optimizer freed.
+        gradient (ndarray): bool, True for blocks that are certainly gradients.
+        kept (ndarray): bool, True for blocks from before the recording that were not freed.
+        replaced (ndarray): bool, True for blocks from before the recording that an optimizer freed.
     """
     size = units(blocks.requested)
     sizes = np.unique(size[gradient])
@@ -82,7 +83,7 @@ def match_gradient_sizes(
 
 
 def _most_at_once(sizes: np.ndarray, size: np.ndarray, start: np.ndarray, freed: np.ndarray) -> np.ndarray:
-    """For each of ``sizes`` the most blocks of it that are allocated at once."""
+    """The largest number of blocks of each of ``sizes`` that are allocated at once."""
     which = np.searchsorted(sizes, np.concatenate([size, size]))
     when = np.concatenate([start, freed])
     change = np.repeat(np.array([1, -1]), len(size))
@@ -95,7 +96,7 @@ def _most_at_once(sizes: np.ndarray, size: np.ndarray, start: np.ndarray, freed:
 
 
 def _rank(group: np.ndarray, address: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """For each chosen block its number within its group, in order of address."""
+    """The number of each chosen block within its group, in order of address."""
     rank = np.zeros(len(group), dtype=np.int64)
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((address[rows], group[rows]))]

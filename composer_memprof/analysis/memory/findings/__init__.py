@@ -1,1 +1,1 @@
-"""What follows from the blocks: the peak, growth, fragmentation, failures, repeated calls, differences."""
+"""Findings about the blocks of a snapshot: the peak, growth, fragmentation, failures, repeated calls, differences."""

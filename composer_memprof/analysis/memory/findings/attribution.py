@@ -62,7 +62,7 @@ class CategoryShare:
 
 @dataclass(frozen=True)
 class CategoryPeak:
-    """The most bytes that a category had, and the number of events up to then."""
+    """The largest number of bytes of a category, and the number of events up to that moment."""
 
     category: str
     bytes: int
@@ -145,7 +145,7 @@ class Attribution:
         return shares
 
     def category_peaks(self, within: slice) -> list[CategoryPeak]:
-        """The most that each category had after any number of events in ``within``, largest first."""
+        """The peak of each category after any number of events in ``within``, largest first."""
         blocks = self.blocks
         found = []
         for code in np.unique(self.categories.category).tolist():
@@ -205,7 +205,7 @@ def _owner(name: str, parameters: Set[str]) -> str:
 
 
 def _sums(keys: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int]]:
-    """For each distinct key: its first row, the sum of its sizes and the number of its rows; largest sum first."""
+    """The first row of each distinct key, the sum of its sizes and the number of its rows; largest sum first."""
     if not len(keys):
         return []
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The failures in a snapshot: when they were, what was requested, and how much memory there was."""
+"""The failures in a snapshot: their times, the sizes requested, and the memory of the device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from composer_memprof.analysis.memory.blocks.frames import own_frames, within_li
 from composer_memprof.analysis.memory.blocks.phases import batch_and_phase, batch_and_phase_at_end
 from composer_memprof.analysis.snapshot.model import OOM, DeviceHistory, Frame, OutOfMemory, Snapshot
 
-#: Most failed allocations of a device, the last ones: a program may try again and again.
+#: The number of failed allocations of a device to report, the last ones: a program may try again and again.
 _MOST = 5
-#: What a recorder may have noted of one.
+#: The fields of an :class:`OutOfMemoryEvent` that a recorder may have noted.
 _NUMBERS = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message')
 
-#: Errors of CUDA and its libraries, which allocate beside torch's allocator. Its history has no event of them.
+#: Errors of CUDA and its libraries, which allocate beside torch's allocator and appear in no history.
 _BESIDE_TORCH = re.compile(
     r'CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CU(BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED|'
     r"Cuda failure \S* ?'?out of memory|HIP error: out of memory|hipErrorOutOfMemory",
@@ -106,7 +106,7 @@ def out_of_memory_events(
         return events
     recorded = _as_recorded(snapshot.oom)
     same = [number for number, event in enumerate(events) if recorded.device in (None, event.device)]
-    if same:  # it is the last one, and what the recorder noted of it comes first
+    if same:  # the recorder noted the last one; its values are exact, and replace those of the history
         event = events.pop(same[-1])
         known = {name: value for name, value in vars(recorded).items() if value is not None and name in _NUMBERS}
         return [*events, replace(event, **known)]

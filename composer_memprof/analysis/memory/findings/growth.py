@@ -45,12 +45,12 @@ class Growth:
 
     Args:
         batches (list[int]): the last batches that ended within the recording; empty if none is known.
-        at_end (list[int]): bytes allocated at the end of each.
-        steady (bool, optional): True if no place grew in each of them; None for fewer than three batches.
-        growing (list[GrowingPlace]): places that grew in each of them, the fastest first.
+        at_end (list[int]): bytes allocated at the end of each batch.
+        steady (bool, optional): True if no place grew in every batch; None for fewer than three batches.
+        growing (list[GrowingPlace]): places that grew in every batch, the fastest first.
         held (list[PlaceShare]): blocks allocated within the recording and not freed, without parameters, buffers,
             gradients, optimizer state and workspaces. If batches are known, only those allocated before the last batch.
-        held_bytes (int): their sum.
+        held_bytes (int): bytes of the blocks in ``held``.
         unit (str): what ``batches`` numbers: ``'batch'``; or ``'optimizer step'`` of the recording, from 1, as torch
             annotated it, if the recording has no phases.
     """

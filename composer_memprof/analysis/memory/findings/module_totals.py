@@ -1,4 +1,4 @@
-"""What each module holds with everything inside of it, from what each holds itself."""
+"""Memory of each module including all modules inside of it, from the memory of each module alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModuleTotal:
 def module_totals(shares: Iterable[ModuleShare]) -> list[ModuleTotal]:
     """The total of each named module and of each module around it, largest first, outer modules before inner ones.
 
-    A module that has nothing of its own and one module inside of it is left out: that one says the same.
+    A module without memory of its own and with one module inside of it is left out, because both have the same total.
 
     >>> module_totals([ModuleShare('blocks.0.up', 6, 1), ModuleShare('blocks.0', 4, 2), ModuleShare('', 9, 1)])
     [ModuleTotal(module='blocks.0', bytes=10, own=4, blocks=3), ModuleTotal(module='blocks.0.up', bytes=6, own=6, blocks=1)]
@@ -60,7 +60,7 @@ def module_totals(shares: Iterable[ModuleShare]) -> list[ModuleTotal]:
 
 
 def outside_of(shown: Iterable[ModuleTotal], modules: Iterable[ModuleTotal]) -> list[ModuleTotal]:
-    """Those of ``modules`` with memory of their own that no module of ``shown`` is or contains."""
+    """The ``modules`` with memory of their own that are neither in ``shown`` nor inside of a module of ``shown``."""
     names = {module.module for module in shown}
     return [module for module in modules if module.own and not names.intersection(_with_those_around(module.module))]
 

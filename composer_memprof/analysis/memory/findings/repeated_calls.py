@@ -16,7 +16,7 @@ from composer_memprof.vocabulary import ACTIVATION
 
 #: A call is repeated if nearly all bytes inside of it are of stacks that occur at least this often.
 _FEWEST, _NEARLY_ALL = 2, 0.99
-#: Of calls that would free about as much, the innermost is named.
+#: Calls that free at least this share of the largest are equal; the innermost of equal calls is named.
 _AS_MUCH = 0.98
 #: Frames of torch that call each layer in a loop.
 _LOOPS = 'torch/nn/modules/container.py'
@@ -24,7 +24,7 @@ _LOOPS = 'torch/nn/modules/container.py'
 
 @dataclass(frozen=True)
 class RepeatedCall:
-    """A line that calls one layer after the other, and what autograd keeps of these calls.
+    """A line that calls one layer after the other, and the memory that autograd keeps for these calls.
 
     Args:
         frames (list[Frame]): the line; if it is not the user's own, then also the line that called it.
@@ -52,7 +52,7 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
     kept = live[attribution.categories.category[live] == CATEGORIES.index(ACTIVATION)]
     kept = kept[np.argsort(blocks.start[kept], kind='stable')]
     size, stack_of = blocks.size[kept], blocks.stack[kept]
-    # From here on, a block is its place in the order of time.
+    # Below, the index of a block is its place in the order of time.
     inside: defaultdict[tuple[Frame, ...], list[np.ndarray]] = defaultdict(list)
     for stack in np.unique(stack_of[stack_of > 0]).tolist():
         # The C++ frames between the same Python frames may differ.

@@ -25,7 +25,7 @@ Pair = tuple[Optional[PlaceShare], Optional[PlaceShare]]
 
 
 def pair_places(before: Sequence[PlaceShare], after: Sequence[PlaceShare]) -> list[Pair]:
-    """Each place of both with the one that it is in the other; None where the other has none.
+    """Pairs of a place before and the same place after; None in a pair if a place is on one side only.
 
     Blocks of one place and category are summed, whatever rule decided their category.
     """
@@ -40,7 +40,7 @@ def pair_places(before: Sequence[PlaceShare], after: Sequence[PlaceShare]) -> li
 
 
 def same_files(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
-    """For each file of the first the file of the second that it is: of the same path, else with the longest same end.
+    """The file of ``after`` that each file of ``before`` is: of the same path, else with the longest common end.
 
     >>> same_files(['/home/me/model/train.py', '/home/me/x/run.py'], ['/ci/model/train.py', '/ci/train.py'])
     {'/home/me/model/train.py': '/ci/model/train.py'}
@@ -96,12 +96,12 @@ def _functions(place: PlaceShare, names: dict[str, str]) -> tuple[object, ...]:
 
 
 def _lines(place: PlaceShare) -> list[int]:
-    """From the outermost frame to the innermost: a function that moves in its file moves all of its lines."""
+    """The lines of the frames, outermost first: a function that moves in its file moves all of its lines."""
     return [frame.line for frame in reversed(_frames(place))]
 
 
 def _in_order(before: Sequence[PlaceShare], after: Sequence[PlaceShare]) -> list[Pair]:
-    """Pair two lists that are in order of lines. If they have different lengths, some stay alone: those that fit least."""
+    """Pair two lists that are in order of lines. If their lengths differ, the places that fit least stay alone."""
     rows, columns = len(before), len(after)
     if rows == columns or not rows or not columns or rows * columns > _MOST_PAIRS:
         both = min(rows, columns)

@@ -15,7 +15,7 @@ FREE, ALLOCATED, AWAITING = range(3)
 
 @dataclass(frozen=True)
 class Group:
-    """The segments of one pool and stream, or of all the smaller ones together.
+    """The segments of one pool and stream, or of all smaller pools and streams together.
 
     Args:
         pool (str): its name.
@@ -42,7 +42,7 @@ class SegmentMap:
 
     Args:
         segments (int): number of segments.
-        reserved (int): their bytes.
+        reserved (int): bytes of all segments.
         allocated (int): bytes in allocated blocks.
         awaiting (int): bytes in blocks that were freed and that another stream still uses.
         empty_segments (int): number of segments without any block.

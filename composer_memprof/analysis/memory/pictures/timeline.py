@@ -142,7 +142,7 @@ def timeline_of(snapshot: Snapshot, history: DeviceHistory, spans: int) -> Alloc
 
 
 def sum_up_smaller(timeline: AllocationTimeline, lines: Lines, most_blocks: int) -> AllocationTimeline:
-    """Keep the ``most_blocks`` largest blocks (of equal ones the longest-lived) and sum up the others.
+    """Keep the ``most_blocks`` largest blocks (among equally large blocks the longest-lived) and sum up the others.
 
     ``timeline`` must have every block.
     """
@@ -174,12 +174,12 @@ def sums_over_time(
 
 
 def since_first(times: np.ndarray) -> np.ndarray:
-    """The time of each moment. Times of different threads may step back; such a time takes the latest one before."""
+    """The time of each moment. A time that steps back, as between threads, is replaced by the latest time before it."""
     return np.concatenate([[0], np.maximum.accumulate(times) - times[0]])
 
 
 def _at_end(history: DeviceHistory, lives: Lifetimes) -> np.ndarray:
-    """For each block its row in the history's blocks at the end, or -1."""
+    """The row of each block in the history's blocks at the end, or -1."""
     found = np.full(len(lives), -1, dtype=np.int32)
     if len(history.blocks):
         order = np.argsort(history.blocks.address, kind='stable')

@@ -1,4 +1,4 @@
-"""The threads that upload, several files at once. They wait for a network, so the training does not wait for them."""
+"""Threads that upload several files at once, so that the training does not wait for the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Upload:
     """One file to upload.
 
     Args:
-        run (Callable): uploads it; it handles its own errors.
+        run (Callable): uploads the file, and handles its own errors.
         owner (object): whose uploads :meth:`UploadPool.wait` waits for.
         bytes (int): of the file.
     """
@@ -29,7 +29,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How much is still to be uploaded."""
+    """Files that are still to be uploaded, and their bytes."""
 
     files: int
     bytes: int
@@ -38,12 +38,12 @@ class Waiting:
 class UploadPool:
     """Runs uploads on daemon threads, in the order in which they came. A thread lives as long as the pool has users.
 
-    An upload holds names only, so that any number may wait.
+    An upload holds names and no data, so that any number may wait.
 
     Args:
         name (str): of the threads.
-        threads (Callable): returns how many there may be.
-        on_end (Callable, optional): called when there are neither users nor uploads any more.
+        threads (Callable): returns the largest number of threads.
+        on_end (Callable, optional): called when neither users nor uploads are left.
     """
 
     def __init__(self, name: str, threads: Callable[[], int], on_end: Callable[[], None] = lambda: None) -> None:
@@ -80,7 +80,7 @@ class UploadPool:
             thread.join(timeout=1)
 
     def submit(self, upload: Upload) -> None:
-        """Queue an upload. Where no thread can start (a limit), it waits for :meth:`wait`; at interpreter exit it runs now."""
+        """Queue an upload. If no thread can start, :meth:`wait` runs it; at interpreter exit it runs now."""
         with self._changed:
             self._queue.append(upload)
             if len(self._running) + len(self._queue) > len(self._threads) < self._limit():
@@ -91,20 +91,20 @@ class UploadPool:
             self._run_next()
 
     def run_here_without_threads(self) -> None:
-        """Run what is queued on this thread if no other one could be started."""
+        """Run the queued uploads on this thread if no other thread could be started."""
         while not self._threads and self._queue:
             self._run_next()
 
     def left(self, owner: Optional[object] = None) -> Waiting:
-        """What is still to be uploaded: of ``owner``, or of all."""
+        """The uploads of ``owner`` that are left; without an owner, all uploads."""
         with self._changed:
             found = [upload for upload in [*self._running, *self._queue] if owner in (None, upload.owner)]
         return Waiting(len(found), sum(upload.bytes for upload in found))
 
     def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
-        """Wait until ``owner`` has nothing left to upload, or until ``deadline``. True: nothing is left.
+        """Wait until ``owner`` has nothing left to upload, or until ``deadline``; True if nothing is left.
 
-        ``each_second`` is called about once a second while it waits.
+        ``each_second`` is called about once a second during the wait.
         """
         if threading.current_thread() in self._threads:  # a Trainer that nobody closed was collected here
             return not self.left(owner).files

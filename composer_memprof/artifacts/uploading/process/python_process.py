@@ -1,4 +1,4 @@
-"""Starts a function of this package in a Python process of its own, which begins with nothing of this one."""
+"""Starts a function of this package in a new Python process, which shares nothing with this process."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-#: Set and deleted again whenever a child is forked, on another thread.
+#: A variable that another thread sets and deletes at each fork.
 _SET_AT_FORKS = 'TOKENIZERS_PARALLELISM'
 
 
 def environment() -> dict[str, str]:
-    """The environment as it is now. Other threads may change it meanwhile."""
+    """A copy of the environment. Other threads may change the environment during the copy."""
     found = {name: os.environ.get(name) for name in list(os.environ) if name != _SET_AT_FORKS}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def start_python(function: Callable[..., None], *arguments: int, **options: Any) -> subprocess.Popen[bytes]:
-    """Start ``function``. It finds modules where this process does, but none in the current folder.
+    """Start ``function`` in a new process, which imports from the same folders as this process, except the current one.
 
-    Nothing secret may be in ``arguments``, because others can read those of a process.
+    No secret may be in ``arguments``, because other users can read the arguments of a process.
 
     Args:
         function (Callable): of a module of this package.
-        *arguments (int): for it.
-        **options: for ``subprocess.Popen``.
+        *arguments (int): its arguments.
+        **options: further parameters of ``subprocess.Popen``.
 
     Raises:
         OSError: if no process can be started.

@@ -1,6 +1,6 @@
-"""What the process that uploads does: it takes requests from a socket and answers on it, one JSON object a line.
+"""The main loop of the process that uploads: requests and answers on a socket, one JSON object a line.
 
-It imports neither Composer nor torch, so that it starts fast and is small.
+The process imports neither Composer nor torch, so that it starts fast and is small.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any
 
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.limits import files_at_once
-from composer_memprof.artifacts.writing.child.work import offer_itself
+from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.redaction import one_line
 from composer_memprof.signals import STOPPING
 
-#: The first line of its answers.
+#: The first line that the process sends.
 READY = b'ready\n'
-#: The keys of an answer that tells of an error.
+#: The keys of an answer that reports an error.
 ERROR, TRACEBACK = 'error', 'traceback'
-#: Of a core that the training wants too, this leaves it nine tenths.
+#: With this niceness, the training gets nine tenths of a core that both want.
 _NICENESS = 10
-#: A process without work ends after this time. Another one is started for the next upload.
+#: Seconds after which a process without work ends. The next upload starts another process.
 _IDLE_S = 60.0
 
 
 def serve_uploads(descriptor: int) -> None:
-    """Upload until no more requests can come, nothing has come for a while, or the training is gone. Never returns.
+    """Upload until the training closes its socket, sends nothing for a while, or is gone. Never returns.
 
     Args:
         descriptor (int): of a socket to the training.
@@ -45,7 +45,7 @@ def serve_uploads(descriptor: int) -> None:
         for number in STOPPING:  # a launcher may signal the whole group; the training decides when to end
             signal.signal(number, signal.SIG_IGN)
         os.nice(_NICENESS)
-        offer_itself()
+        be_killed_first()
         os.set_inheritable(descriptor, False)  # a store's client may start programs
         _Server(socket.socket(fileno=descriptor)).serve()
     finally:
@@ -56,7 +56,7 @@ class _Server:
     """Answers requests, several at once.
 
     Args:
-        training (socket): to the training.
+        training (socket): connected to the training.
     """
 
     def __init__(self, training: socket.socket) -> None:

@@ -1,7 +1,7 @@
-"""Uploads in a process of their own. On a thread of the training, their work would make each of its steps longer.
+"""Uploads in a process of their own, because on a thread they would make each step of the training longer.
 
-The process starts with the first upload and ends when nobody needs it. It has a low priority, and is killed before the
-training where memory runs out. If it dies, another one begins the upload again.
+The process starts with the first upload and ends when nobody needs it. It has a low priority, and the kernel kills it
+before the training if memory runs out. If it dies, another process begins the upload again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from composer_memprof.artifacts.uploading.process.serve import ERROR, READY, TRA
 from composer_memprof.artifacts.writing.child.fork import add_own_child, remove_own_child
 from composer_memprof.messages import errors_logged, log_error
 
-#: After so many processes have died at a file, it is not uploaded.
+#: Number of processes that may die during the upload of one file; then the upload has failed.
 _ATTEMPTS = 2
-#: After so many processes could not be started, no more are.
+#: Number of processes that may fail to start; then files are uploaded in this process.
 _STARTS = 3
 
 
@@ -38,8 +38,8 @@ class UploadFailedError(Exception):
     """An error of the process that uploads.
 
     Args:
-        text (str): its type and text, on one line, redacted.
-        traceback (str): of it.
+        text (str): type and text of the error, on one line, redacted.
+        traceback (str): of the error.
     """
 
     def __init__(self, text: str, traceback: str = '') -> None:
@@ -52,7 +52,7 @@ class _NoProcessError(Exception):
 
 
 class UploadProcess:
-    """The process that uploads for this one. Used by several threads."""
+    """The process that uploads the files of this process. Several threads may use it."""
 
     def __init__(self) -> None:
         self._reset()
@@ -64,11 +64,11 @@ class UploadProcess:
         self._failed_starts = 0
 
     def upload(self, destination: FsspecDestination, path: Path, name: str) -> Sent:
-        """Upload as :meth:`FsspecDestination.upload` does, which it calls itself where another process can't do it.
+        """Call :meth:`FsspecDestination.upload` in the other process, or in this process if the other one can't upload.
 
         Raises:
             UploadFailedError: if the upload failed in the process, or the process was killed.
-            Exception: what a store's client raises.
+            Exception: any error of the store's client.
         """
         if self._pid != os.getpid():  # the training was forked, and its threads may have had the lock
             self._reset()
@@ -88,7 +88,7 @@ class UploadProcess:
         raise UploadFailedError('the process that uploads was killed, perhaps because memory ran out')
 
     def stop(self) -> None:
-        """Nobody needs it any more: it ends once it has done what it was asked for."""
+        """Let the process end once it has answered all requests."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -137,14 +137,14 @@ class _Running:
             raise
 
     def is_usable(self) -> bool:
-        """False if it has ended, or if the environment, which may have credentials, has changed."""
+        """False if the process has ended, or if the environment, which may have credentials, has changed."""
         return not self._has_ended and self._environment == environment()
 
     def ask(self, request: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-        """Wait for the answer; None if the process has died meanwhile.
+        """Send a request and wait for its answer; None if the process died before it answered.
 
         Raises:
-            _NoProcessError: if it never began to work.
+            _NoProcessError: if the process never began to work.
         """
         answer: queue.SimpleQueue[Optional[dict[str, Any]]] = queue.SimpleQueue()
         with self._lock:
@@ -152,7 +152,7 @@ class _Running:
             self._waiting[number] = answer
             try:
                 self._socket.sendall(json.dumps({'number': number, **request}).encode() + b'\n')
-            except OSError:  # it has died, or was told to end
+            except OSError:  # the process has died, or was told to end
                 answer.put(None)
             if self._has_ended:
                 answer.put(None)
@@ -164,9 +164,9 @@ class _Running:
         return found
 
     def end(self) -> None:
-        """It ends once it has done what it was asked for."""
+        """Let the process end once it has answered all requests."""
         self._is_told_to_end = True
-        with contextlib.suppress(OSError):  # it has died
+        with contextlib.suppress(OSError):  # the process has died
             self._socket.shutdown(socket.SHUT_WR)
 
     def _reap(self) -> None:
@@ -210,7 +210,9 @@ def _options_elsewhere(destination: FsspecDestination, name: str) -> Optional[di
         return None
     known = known_implementations.get(scheme, {}).get('class', '')
     used = registry[scheme].__module__ if scheme in registry else known
-    if any(module.partition('.')[0] != client for module in (known, used)):  # the user has put another one in its place
+    if any(
+        module.partition('.')[0] != client for module in (known, used)
+    ):  # the user has registered another filesystem
         return None
     options = {**fsspec.config.conf.get(scheme, {}), **destination.storage_options}
     try:

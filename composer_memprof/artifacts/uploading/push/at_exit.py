@@ -1,4 +1,4 @@
-"""Uploads in a child process at interpreter exit, when threads no longer start, which a destination's client needs.
+"""Uploads in a child process at interpreter exit: a store's client needs threads, which then no longer start.
 
 The child imports neither Composer nor torch, so that it starts fast.
 """
@@ -46,7 +46,7 @@ def _push_pending() -> None:
     _pending.clear()
     child = start_python(push_from_stdin, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     # Through a pipe, because other users can read a process's arguments, and the options may hold credentials.
-    with contextlib.suppress(BrokenPipeError):  # it has died
+    with contextlib.suppress(BrokenPipeError):  # the child has died
         assert child.stdin is not None
         child.stdin.write(json.dumps(unique, default=str).encode())
         child.stdin.close()
@@ -61,7 +61,7 @@ def _push_pending() -> None:
 def _ends_by(child: subprocess.Popen[bytes], deadline: Deadline) -> bool:
     while True:
         try:
-            child.wait(max(min(deadline.left(), 1.0), 0.1))  # the deadline may come sooner in the meantime
+            child.wait(max(min(deadline.left(), 1.0), 0.1))  # the deadline may become shorter during the wait
             return True
         except subprocess.TimeoutExpired:
             if not deadline.left():
@@ -69,7 +69,7 @@ def _ends_by(child: subprocess.Popen[bytes], deadline: Deadline) -> bool:
 
 
 def push_from_stdin() -> None:
-    """The child process: push the manifests that are listed in JSON on stdin."""
+    """The main function of the child process: push the manifests that stdin lists in JSON."""
 
     def report(result: PushResult) -> None:
         if result.error is not None:

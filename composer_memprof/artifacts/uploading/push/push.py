@@ -1,4 +1,4 @@
-"""Uploads what a run did not: for the ``push`` command, and for ``push_at_exit``. Needs neither Composer nor torch."""
+"""Uploads files that a run left behind, for the ``push`` command and ``push_at_exit``. Needs neither Composer nor torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_memprof.artifacts.reading.manifest import (
     locked_for_push,
     read_manifest,
 )
-from composer_memprof.artifacts.reading.open_files import holders_of
+from composer_memprof.artifacts.reading.open_files import writers_of
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.limits import files_at_once
 from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
@@ -29,13 +29,13 @@ from composer_memprof.artifacts.writing.temporary_files import clear_unfinished
 from composer_memprof.messages import errors_logged, log_error
 from composer_memprof.redaction import one_line
 
-#: How many manifests are locked at once; each takes a descriptor.
+#: Number of manifests that are locked at once; each needs a descriptor.
 _MANIFESTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """The outcome for one file, or for a manifest that can't be pushed. ``error`` is None if it is uploaded now."""
+    """The outcome for one file, or for a manifest that can't be pushed. ``error`` is None if the file is uploaded now."""
 
     path: Path
     remote: str
@@ -50,13 +50,13 @@ def push(
 ) -> list[PushResult]:
     """Upload the files that the manifests in ``folder`` list as not uploaded, and the open files of dead runs.
 
-    A file that was handed over to Composer's logger is looked for first.
+    If a file was handed over to Composer's logger, the store is asked for it first.
 
     Args:
         folder (Path): of a run, or any folder above it.
         storage_options (Mapping, optional): for the destinations, in addition to the environment and fsspec's config.
-        report (Callable, optional): called with each result as it comes.
-        progress (Callable, optional): called with what is left, at the beginning and after each file.
+        report (Callable, optional): called with each result as soon as it is known.
+        progress (Callable, optional): called with the files that are left, at the beginning and after each file.
     """
     return push_manifests(find_manifests(folder), storage_options, report, progress)
 
@@ -67,7 +67,7 @@ def push_manifests(
     report: Callable[[PushResult], None] = lambda result: None,
     progress: Callable[[Waiting], object] = lambda left: None,
 ) -> list[PushResult]:
-    """As :func:`push`, of these manifests. A manifest whose run goes on is an error if it has files to upload."""
+    """Upload as :func:`push` does, from given manifests. A manifest of a running job with files to upload is an error."""
     pushing = _Pushing(FsspecDestination(storage_options), report, progress)
     for first in range(0, len(manifests), _MANIFESTS_AT_ONCE):
         pushing.push(manifests[first : first + _MANIFESTS_AT_ONCE])
@@ -102,7 +102,7 @@ class _Pushing:
             for manifest in manifests:
                 try:
                     pending += self._lock(manifest, locks)
-                except OSError as error:  # it can't be read; the other ones are still pushed
+                except OSError as error:  # this manifest can't be read; the others are still pushed
                     self._add(PushResult(manifest, '', one_line(error)))
             self._upload(pending)
 
@@ -165,7 +165,7 @@ def _is_being_written(entry: Entry) -> bool:
 
 
 def _held(manifest: Path) -> str:
-    held_by = ', '.join(holders_of(manifest)) or 'on another machine or of another user'
+    held_by = ', '.join(writers_of(manifest)) or 'on another machine or of another user'
     return (
         f'it has files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
         'Push again once that has ended'
@@ -173,10 +173,11 @@ def _held(manifest: Path) -> str:
 
 
 def _uploaded(file: _Pending, destination: FsspecDestination) -> Entry:
-    """Upload a file that a manifest lists; returns its new entry. The manifest may come from anybody.
+    """Upload a file that a manifest lists; returns its new entry. The manifest is not trusted.
 
     Raises:
-        ValueError: if it is not uploaded, and why; and what a destination's client raises.
+        ValueError: if the file may not or can not be uploaded, with the reason.
+        Exception: any error of the destination's client.
     """
     entry, folder = file.entry, file.manifest.parent
     assert entry.remote is not None

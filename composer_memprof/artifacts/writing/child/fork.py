@@ -1,6 +1,6 @@
-"""Runs work in a forked child: work that computes, and on a thread would slow the training loop down.
+"""Runs work in a forked child, because work that computes on a thread would slow the training loop down.
 
-The child has a copy of the recorded data as it is at the fork. What it does there stands in ``child_work``.
+The child has a copy of the recorded data as they are at the fork. ``child.work`` has the steps that the child takes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.artifacts.writing.child import memory as unshared
-from composer_memprof.artifacts.writing.child import work as child_work
-from composer_memprof.artifacts.writing.child.progress import Progress
-from composer_memprof.artifacts.writing.child.work import DONE, ERROR, READY, RESULT, ReadAtFork, Work
+from composer_memprof.artifacts.writing.child.memory import memory_excluded
+from composer_memprof.artifacts.writing.child.stuck_detector import StuckDetector
+from composer_memprof.artifacts.writing.child.work import DONE, ERROR, READY, RESULT, ReadAtFork, Work, run_in_child
 from composer_memprof.artifacts.writing.deadlines import exiting
 
 #: A child that uses no CPU time and moves no bytes for this long is stuck.
 STUCK_S = 120.0
-#: How often the parent looks at its children. Where memory ran out, the kernel gives a killed child two seconds to free
-#: its memory, and then kills another process.
+#: Seconds between two looks of the parent at its children. The kernel gives a process that it killed for lack of memory two
+#: seconds to free its memory, and then kills another one.
 _LOOK_EVERY_S = 0.25
-#: In the signals that a process was sent, as /proc has them.
+#: The bit of SIGKILL in the signals that a process was sent, as /proc has them.
 _KILLED = 1 << (signal.SIGKILL - 1)
-#: A child that has to get locks says so once it has them. One that does not within the timeout is replaced, in _ATTEMPTS
-#: forks.
+#: Seconds to wait for a child to acquire its locks. A child that misses this deadline is killed and forked again, up to
+#: _ATTEMPTS times.
 _READY_TIMEOUT_S, _ATTEMPTS = 0.25, 4
 #: The tokenizers library warns at each fork, unless this is set.
 _TOKENIZERS = 'TOKENIZERS_PARALLELISM'
@@ -60,7 +59,7 @@ class Child:
     traceback: str = field(default='', init=False)
 
     def is_ready(self) -> bool:
-        """True if it got its locks: it writes that very soon or never."""
+        """True if the child has acquired its locks. It reports that very soon or never."""
         poll = select.poll()
         poll.register(self.pipe, select.POLLIN)
         return bool(poll.poll(1000 * _READY_TIMEOUT_S)) and os.read(self.pipe, len(READY)) == READY
@@ -68,8 +67,8 @@ class Child:
     def results(self, timeout: float = math.inf) -> list[Any]:
         """Wait for what the child's function yields, through JSON.
 
-        Gives a child that waits its turn. A child that is stuck, or takes longer than ``timeout`` seconds, is killed. The
-        list is shorter if the child did not reach the end of its work; ``failure`` then says why.
+        Tells a child that waits that its turn has come. A child that is stuck, or takes longer than ``timeout`` seconds,
+        is killed. The list is shorter if the child did not reach the end of its work; ``failure`` then says why.
         """
         self._give_turn()
         try:
@@ -89,7 +88,7 @@ class Child:
 
     def _read_lines(self, timeout: float) -> list[bytes]:
         deadline = time.monotonic() + timeout
-        progress = Progress(self.pid, STUCK_S)
+        detector = StuckDetector(self.pid, STUCK_S)
         chunks: list[bytes] = []
         poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self.pipe, select.POLLIN)
@@ -103,7 +102,7 @@ class Child:
                 chunks.append(chunk)
             elif left <= 0:
                 self.failure = f'it took longer than {timeout:g} s'
-            elif progress.is_stuck():
+            elif detector.is_stuck():
                 self.failure = f'it was stuck for {STUCK_S:g} s'
         if self.failure:
             os.kill(self.pid, signal.SIGKILL)
@@ -124,7 +123,7 @@ class Child:
             os.close(turn)
 
     def _reap(self) -> Optional[int]:
-        """Returns the exit status, if nobody else has taken it."""
+        """Wait for the end of the child; returns its exit status, or None if other code has taken that."""
         os.close(self.pipe)
         remove_own_child(self.pid)
         try:
@@ -148,17 +147,17 @@ def is_own_child(pid: int) -> bool:
 
 
 def add_own_child(pid: int) -> None:
-    """A process was started that works for this package."""
+    """Note a process that was started for this package."""
     _children.add(pid)
 
 
 def remove_own_child(pid: int) -> None:
-    """It has ended."""
+    """Forget a process of this package that has ended."""
     _children.discard(pid)
 
 
 def _is_killed(pid: int) -> bool:
-    """True if the child was sent SIGKILL. It frees its memory, which others need, only as fast as it runs."""
+    """True if the child was sent SIGKILL. A child of low priority frees its memory, which others need, slowly."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path(f'/proc/{pid}/status').read_text().splitlines()
         sent = next(line for line in lines if line.startswith('ShdPnd:'))
@@ -167,10 +166,10 @@ def _is_killed(pid: int) -> bool:
 
 
 def hurry(which: Callable[[int], bool] = lambda pid: True) -> None:
-    """Somebody waits for the children: they run as this process does, where it may raise their priority.
+    """Give children the priority of this process, because somebody waits for them. Does nothing without the right to.
 
     Args:
-        which (Callable): says which of them, by process id. Default: all.
+        which (Callable): takes a process id, and returns whether that child is meant. Default: all.
     """
     for pid in filter(which, list(_children)):
         with contextlib.suppress(OSError):
@@ -192,12 +191,12 @@ def fork(
 
     Args:
         function (Callable): yields the values that :meth:`Child.results` returns.
-        read_at_fork (ReadAtFork, optional): read first, by a child that waits its turn. A child that can't get its locks
-            is killed, and another one is forked.
+        read_at_fork (ReadAtFork, optional): data that the child reads before it waits for its turn. A child that can't
+            acquire the locks is killed, and another one is forked.
         in_turn (bool): ``function`` waits for :meth:`Child.results`, or for the parent's death.
-        in_background (bool): it gives way to everything else that runs, and does not get the training's weights. False
-            if the training waits for it.
-        keep (Collection[int]): descriptors that it needs; the others are closed in it.
+        in_background (bool): the child has the lowest priority, and does not get the training's weights. False if the
+            training waits for it.
+        keep (Collection[int]): descriptors that the child needs; the others are closed in it.
     """
     if sys.platform != 'linux' or exiting():
         return None
@@ -215,7 +214,7 @@ def fork(
 def _fork(work: Work) -> Optional[Child]:
     pipes: list[int] = []
     parent = os.getpid()
-    # Until the child has taken them out, they would run the parent's handlers in it.
+    # Until the child ignores them, signals would run the parent's handlers in the child.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pipes += os.pipe()
@@ -223,13 +222,15 @@ def _fork(work: Work) -> Optional[Child]:
             pipes += os.pipe()
         results_read, results_write, *turn = pipes
         if work.read_at_fork is not None:
-            work.read_at_fork.try_locks()  # waits for a thread that holds one: the child then nearly always gets them
-        leaves_out = unshared.left_out() if work.in_background else contextlib.nullcontext()
-        with warnings.catch_warnings(), _quiet_tokenizers(), leaves_out:
-            warnings.simplefilter('ignore', DeprecationWarning)  # 3.12 warns of the parent's threads; none is used here
+            work.read_at_fork.try_locks()  # waits for a thread that holds a lock, so that the lock is nearly always free in the child
+        exclusion = memory_excluded() if work.in_background else contextlib.nullcontext()
+        with warnings.catch_warnings(), _quiet_tokenizers(), exclusion:
+            warnings.simplefilter(
+                'ignore', DeprecationWarning
+            )  # 3.12 warns of forks beside threads; the child uses no thread
             pid = os.fork()
         if not pid:
-            child_work.run(work, pipes, parent)
+            run_in_child(work, pipes, parent)
     except (OSError, RuntimeError):  # out of memory, files or processes; a device error
         for end in pipes:
             os.close(end)
@@ -246,7 +247,7 @@ def _fork(work: Work) -> Optional[Child]:
 def _quiet_tokenizers() -> Iterator[None]:
     """The tokenizers library has a handler of forks, which warns on stderr unless its variable is set.
 
-    It is set only now: the user's own children are still warned.
+    The variable is set during this fork only, so that forks of the user are still warned of.
     """
     if 'tokenizers' not in sys.modules or _TOKENIZERS in os.environ:
         yield

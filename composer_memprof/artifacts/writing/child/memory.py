@@ -1,7 +1,8 @@
-"""Memory of the training that a forked child does not get: its weights and optimizer state, which no file is made from.
+"""Memory of a forked child: whether there is room for one, and what it does not copy.
 
-While a child lives, each page of memory that the training writes to is copied first, once. For what it rewrites in every
-step that would make a step several times as long, and take room twice.
+A child shares the training's memory: the first write of either process to a page copies that page. Weights and optimizer
+state are rewritten in every step. Copying them would make a step several times as long and take their room twice, and no
+file is made from them, so a child does not get them.
 """
 
 from __future__ import annotations
@@ -13,34 +14,68 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Optional, TypeVar
 
-from composer_memprof.messages import errors_logged
+import psutil
+
+from composer_memprof.cgroup import Cgroup
+from composer_memprof.messages import errors_logged, human_bytes
+
+# -- room ---------------------------------------------------------------------------------------------------------------
+
+#: The share of its own memory that the training is expected to rewrite while a child lives.
+_REWRITTEN_SHARE = 0.2
+#: The beginning of the reason.
+NO_MEMORY = 'memory is short'
+
+_cgroup = Cgroup()
+
+
+def why_no_memory(cgroup: Optional[Cgroup] = None) -> Optional[str]:
+    """Why no child should be forked now; None if there is room for one.
+
+    Args:
+        cgroup (Cgroup, optional): whose limit applies. Default: that of this process.
+    """
+    try:
+        used, free = psutil.Process().memory_info(), psutil.virtual_memory().available
+    except (psutil.Error, OSError):  # /proc can't be read, as without a free descriptor
+        return None
+    needed, of_what = int(_REWRITTEN_SHARE * (used.rss - getattr(used, 'shared', 0))), 'on this machine'
+    memory = (cgroup or _cgroup).read()
+    if memory is not None and memory.limit is not None and memory.limit - memory.usage < free:
+        free, of_what = max(memory.limit - memory.usage, 0), f'below the limit of {human_bytes(memory.limit)}'
+    if free >= needed:
+        return None
+    return f'{NO_MEMORY}: {human_bytes(free)} left {of_what}, and writing it may take {human_bytes(needed)}'
+
+
+# -- exclusion ----------------------------------------------------------------------------------------------------------
 
 _Owner = TypeVar('_Owner')
 #: Finds ranges of memory, as address and bytes.
 _FindRanges = Callable[[Any], Iterable[tuple[int, int]]]
-#: Smaller ranges are left as they are.
-_LEAST = 1 << 20
+#: Smaller ranges are shared like all other memory.
+_SMALLEST_BYTES = 1 << 20
 
-_sources: weakref.WeakKeyDictionary[Any, _FindRanges] = weakref.WeakKeyDictionary()
+_excluded: weakref.WeakKeyDictionary[Any, _FindRanges] = weakref.WeakKeyDictionary()
 
 
-def leave_out(owner: _Owner, find: Callable[[_Owner], Iterable[tuple[int, int]]]) -> None:
-    """Leave what ``find(owner)`` finds out of children, for as long as ``owner`` lives."""
-    _sources[owner] = find
+def exclude_from_children(owner: _Owner, find: Callable[[_Owner], Iterable[tuple[int, int]]]) -> None:
+    """Exclude the memory that ``find(owner)`` returns from all later children, for as long as ``owner`` lives."""
+    _excluded[owner] = find
 
 
 @contextlib.contextmanager
-def left_out() -> Iterator[None]:
-    """In this block a fork leaves it out. The user's own forks of this thread are as they were."""
+def memory_excluded() -> Iterator[None]:
+    """A fork inside of this block gets no excluded memory. Forks of the user's own code, outside of it, get all."""
     ranges: list[tuple[int, int]] = []
     parent = os.getpid()
     try:
         with errors_logged('memory could not be left out of a child'):
-            for owner, find in list(_sources.items()):
+            for owner, find in list(_excluded.items()):
                 ranges += map(_whole_pages, find(owner))
-            ranges = [(begin, size) for begin, size in ranges if size >= _LEAST]
+            ranges = [(begin, size) for begin, size in ranges if size >= _SMALLEST_BYTES]
             for begin, size in ranges:
                 _madvise()(begin, size, mmap.MADV_DONTFORK)
         yield
@@ -51,7 +86,7 @@ def left_out() -> Iterator[None]:
 
 
 def _whole_pages(memory: tuple[int, int]) -> tuple[int, int]:
-    """Without the first and the last page, in which the allocator of the process keeps its own data."""
+    """The range without its first and last page, in which the allocator of the process keeps its own data."""
     begin, size = memory
     page = mmap.PAGESIZE
     first = -(-begin // page) * page + page

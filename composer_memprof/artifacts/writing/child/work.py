@@ -1,6 +1,6 @@
-"""What a forked child does: it steps back behind the training, waits for its turn, works, and sends its results.
+"""The steps of a forked child: it lowers its priority, waits for its turn, works, and sends its results.
 
-It is killed before the training if memory runs out, runs when nothing else wants to, and holds open nothing of it.
+If memory runs out, the kernel kills the child before the training. The child holds no file or port of the training open.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, BinaryIO, Optional
 
 from composer_memprof.signals import STOPPING
 
-#: The child writes it first, if it has to get locks.
+#: The first message of a child that has to acquire locks: it has them.
 READY = b'ready\n'
-#: The keys of the documents that it then sends, one a line. The last one is DONE or ERROR.
+#: The keys of the documents that a child sends, one a line. The last document has DONE or ERROR.
 RESULT, DONE, ERROR = 'result', 'done', 'error'
-#: No child works longer, not even one whose parent is gone.
+#: Seconds after which a child ends even if its parent is gone.
 _LONGEST_S = 3600
 _OOM_SCORE = Path('/proc/self/oom_score_adj')
 _KILLED_FIRST = '1000'
@@ -33,10 +33,10 @@ _LOWEST_PRIORITY = 19
 
 @dataclass(frozen=True)
 class ReadAtFork:
-    """Data that a child must read at once, because it will change.
+    """Data that a child must read at once, because they will change.
 
     Args:
-        read (Callable): reads the data and keeps it for the work that follows.
+        read (Callable): reads the data and keeps them for the work that follows.
         try_locks (Callable): takes and releases every lock that ``read`` takes. If another thread holds a lock at the
             fork, that lock is never released in the child.
     """
@@ -47,14 +47,14 @@ class ReadAtFork:
 
 @dataclass(frozen=True)
 class Work:
-    """What a child is forked for.
+    """The work of one child.
 
     Args:
         function (Callable): yields the results.
-        read_at_fork (ReadAtFork, optional): read before the child waits for its turn.
-        in_turn (bool): ``function`` waits for the parent's word, or its death.
-        in_background (bool): the child gives way to everything else that runs.
-        keep (frozenset[int]): the descriptors that it needs.
+        read_at_fork (ReadAtFork, optional): data to read before the child waits for its turn.
+        in_turn (bool): ``function`` starts when the parent says so, or has died.
+        in_background (bool): the child has the lowest priority.
+        keep (frozenset[int]): the descriptors that the child needs.
     """
 
     function: Callable[[], Iterable[Any]]
@@ -64,30 +64,28 @@ class Work:
     keep: frozenset[int]
 
 
-def run(work: Work, pipes: Sequence[int], parent: int) -> None:
-    """In the child. Never returns.
+def run_in_child(work: Work, pipes: Sequence[int], parent: int) -> None:
+    """Do ``work`` in the child. Never returns.
 
     Args:
         work (Work): to do.
-        pipes (Sequence[int]): both ends of the pipe for results; then, if the child waits for the parent's word, both
-            ends of the pipe for that.
-        parent (int): its process id.
+        pipes (Sequence[int]): both ends of the pipe for results; for a child that waits for its turn, then both ends of
+            the pipe by which the parent tells it.
+        parent (int): the process id of the parent.
     """
     try:
         results_read, results, *of_turn = pipes
         turn, turn_write = of_turn[:1], of_turn[1:]
-        for end in (
-            results_read,
-            *turn_write,
-        ):  # the training may have no more files to open: these two are the child's
+        # First: the training may have no descriptor left, and the child needs two.
+        for end in (results_read, *turn_write):
             os.close(end)
         with os.fdopen(results, 'wb') as out:
             try:
                 _ignore_signals()
                 gc.disable()  # a collection would write to, and so copy, the parent's pages
-                offer_itself()
+                be_killed_first()
                 _raise_limit_of_files()
-                _let_go({results, *turn, *work.keep})
+                _detach_inherited({results, *turn, *work.keep})
                 _run(work, out, turn, parent)
                 _send(out, {DONE: True})
             except BaseException:
@@ -97,8 +95,8 @@ def run(work: Work, pipes: Sequence[int], parent: int) -> None:
 
 
 def _ignore_signals() -> None:
-    """Those that stop the job: a launcher sends them to the child too, which must still write its files. And those that
-    the training handles: its handlers are not for the child.
+    """Ignore signals that stop the job, so that the child can finish writing when a launcher signals the whole process
+    group; and signals with a Python handler, which belongs to the training.
     """
     for number in signal.valid_signals():
         if number in STOPPING or callable(signal.getsignal(number)):
@@ -113,7 +111,7 @@ def _run(work: Work, out: BinaryIO, turn: Sequence[int], parent: int) -> None:
         work.read_at_fork.try_locks()
         os.write(out.fileno(), READY)
     if work.in_background:
-        _give_way()
+        _lower_priority()
     if work.read_at_fork is not None:
         work.read_at_fork.read()
     if work.in_turn:
@@ -125,7 +123,10 @@ def _run(work: Work, out: BinaryIO, turn: Sequence[int], parent: int) -> None:
 
 
 def _wait_for(turn: int, parent: int) -> None:
-    """Wait for the parent's word, or its death. Another child may hold the pipe open longer than the parent lives."""
+    """Wait until the parent says that it is this child's turn, or has died.
+
+    The end of the pipe does not show the death: another child may hold the pipe open.
+    """
     poll = select.poll()
     poll.register(turn, select.POLLIN)
     while os.getppid() == parent and not poll.poll(1000):
@@ -138,26 +139,28 @@ def _send(out: BinaryIO, document: dict[str, Any]) -> None:
         out.flush()
 
 
-def offer_itself() -> None:
-    """Where memory runs out, the kernel kills this process before any other."""
+def be_killed_first() -> None:
+    """Ask the kernel to kill this process before all others if memory runs out."""
     with contextlib.suppress(OSError):
         _OOM_SCORE.write_text(_KILLED_FIRST)
 
 
 def _raise_limit_of_files() -> None:
-    """The training may have no file left to open. What this child may open beyond that takes nothing from it."""
+    """Raise the limit of open files to the hard limit: the training may have reached its own, which the child inherits."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _let_go(keep: Collection[int]) -> None:
-    """Close what was inherited: the training's ports, locks, pipes and terminal.
+def _detach_inherited(keep: Collection[int]) -> None:
+    """Point all inherited descriptors except ``keep`` to /dev/null: the training's ports, locks, pipes and terminal.
 
-    Each descriptor stays open on nothing, so that its number is not taken: an object of the parent may still close it.
-    One above a limit that was lowered since is closed: nothing takes its number.
+    They are not closed, because an object of the parent may still close its descriptor, whose number could by then be
+    another file's. A number above the limit is never reused, so that descriptor is closed.
     """
-    inherited = list(map(int, os.listdir('/proc/self/fd')))  # among them the list's own, which is closed by now
+    inherited = list(
+        map(int, os.listdir('/proc/self/fd'))
+    )  # with the descriptor of the listing itself, which is closed by now
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in inherited:
         if descriptor not in keep and descriptor != nothing and _is_open(descriptor):
@@ -176,7 +179,7 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Run only on a core that nobody else wants."""
     with contextlib.suppress(OSError):
         os.nice(_LOWEST_PRIORITY)

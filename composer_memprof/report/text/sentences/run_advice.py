@@ -1,4 +1,4 @@
-"""What to change, in sentences: what each change frees, as estimated or as tried, and whether the run then fits."""
+"""Advice in sentences: the memory that each change frees, as estimated or as tried, and whether the run then fits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from composer_memprof.analysis.memory.summary import OutOfMemorySummary
 from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
-from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.messages import human_bytes
 
 #: Peaks that differ by more than this share are both told.
 _ALIKE = 0.05
@@ -17,7 +17,7 @@ _SMALLEST = 0.005
 
 
 def advice_details(report: RunReport) -> Iterator[list[str]]:
-    """Of each piece of advice the figures behind it, as sentences."""
+    """The figures behind each piece of advice, as sentences."""
     return (_details(each, report.trials is not None) for each in report.advice)
 
 
@@ -53,7 +53,7 @@ def _peak_falls(tried: TriedChange) -> str:
 
 
 def trial_notes(report: RunReport) -> Iterator[str]:
-    """What to know about the simulation as a whole: where it ran, or why there is none."""
+    """Sentences about the simulation as a whole: the GPUs it ran on, or why there is none."""
     trials = report.trials
     if report.not_tried:
         yield f'Nothing was simulated, so that all figures of changes are estimates: {report.not_tried}.'
@@ -71,7 +71,7 @@ def _where(trials: Trials) -> str:
 
 
 def what_fits(report: RunReport) -> Iterator[str]:
-    """Where memory ran out, whether a change suffices, or several together."""
+    """For a run that ran out of memory: whether one change suffices, or several together."""
     oom = next((failure.oom for failure in report.failures if failure.oom is not None), None)
     if oom is None:
         return
@@ -101,7 +101,7 @@ def _names(changes: Sequence[TriedChange]) -> str:
 
 
 def _room_by_estimate(oom: OutOfMemorySummary, advice: Sequence[Advice]) -> Iterator[str]:
-    """What makes room for the allocation that failed. What the batch would need after it is not known."""
+    """Changes that make room for the allocation that failed. How much more the batch would need is not known."""
     if oom.requested is None or oom.free is None:
         return
     missing = oom.requested - oom.free
@@ -112,16 +112,16 @@ def _room_by_estimate(oom: OutOfMemorySummary, advice: Sequence[Advice]) -> Iter
             freed, taken = freed + (each.frees or 0), taken + 1
     if not useful or missing <= 0:
         return
-    begin = f'{human_bytes(missing)} were missing. By the estimates below, '
-    end = ' What the batch needs after it is not known; report --simulate tries it.'
+    begin = f'{human_bytes(missing)} short.'
+    end = 'The batch may need more after that; report --simulate tries it.'
     enough = [number for number, each in enumerate(useful, 1) if (each.frees or 0) >= missing]
     if enough:
-        which = f'change {enough[0]} makes' if len(enough) == 1 else f'changes {_listed(enough)} each make'
-        yield f'{begin}{which} room for it.{end}'
+        which = f'Change {enough[0]} below is' if len(enough) == 1 else f'Changes {_listed(enough)} below are each'
+        yield f'{begin} {which} estimated to free enough. {end}'
     elif freed >= missing:
-        yield f'{begin}{count_of(taken, "change")} together make room for it.{end}'
+        yield f'{begin} The first {taken} changes below are estimated to free enough together. {end}'
     else:
-        yield f'{begin}all changes together do not make room for it.{end}'
+        yield f'{begin} All changes below together are estimated to free less. {end}'
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
-from composer_memprof.analysis.memory.summary import DeviceSummary
+from composer_memprof.analysis.memory.summary import DeviceSummary, OutOfMemorySummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
@@ -127,17 +127,27 @@ def _failure(failure: Failure, label: str) -> str:
         return f'{_capital(label)} failed{where}: {failure.error}'
     asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''
     at = f', asked{asked} by {oom.asked[0]}' if oom.asked else f', asked{asked}' if asked else ''
-    sizes = [
-        f'{human_bytes(size)} {what}'
-        for size, what in (
-            (oom.allocated, 'were allocated'),
-            (oom.reserved, 'reserved'),
-            (oom.free, 'free'),
-        )
-        if size is not None
-    ]
-    total = f' of the {human_bytes(oom.total)} that the device has' if oom.total is not None and sizes else ''
-    return f'{_capital(label)} ran out of memory{where}{at}.' + (f' {", ".join(sizes)}{total}.' if sizes else '')
+    return f'{_capital(label)} ran out of memory{where}{at}.{_device_memory(oom)}'
+
+
+def _device_memory(oom: OutOfMemorySummary) -> str:
+    """The sizes that the recorder knows of the device, in a sentence that begins with a space; ``''`` without any."""
+    parts = []
+    if oom.reserved is not None:
+        in_use = f' ({human_bytes(oom.allocated)} in use)' if oom.allocated is not None else ''
+        parts.append(f'{human_bytes(oom.reserved)} reserved by torch{in_use}')
+    elif oom.allocated is not None:
+        parts.append(f'{human_bytes(oom.allocated)} in use by torch')
+    if oom.total is not None and oom.reserved is not None and oom.free is not None:
+        outside = oom.total - oom.reserved - oom.free
+        if outside > 0:
+            parts.append(f'{human_bytes(outside)} used outside of torch (CUDA context, libraries, other processes)')
+    if oom.free is not None:
+        parts.append(f'{human_bytes(oom.free)} free')
+    if not parts:
+        return ''
+    total = f'The device has {human_bytes(oom.total)}: ' if oom.total is not None else ''
+    return f' {total}{", ".join(parts)}.'
 
 
 def _changes(report: RunReport) -> Iterator[Sentence]:

@@ -1,4 +1,4 @@
-"""Tells a process that works, however slowly, from one that is stuck."""
+"""Detects a child process that is stuck: it uses no CPU time and reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import psutil
 
 
-class Progress:
-    """The progress of a child process: CPU time, and bytes that it reads and writes.
+class StuckDetector:
+    """Compares the CPU time of a process, and the bytes that it read and wrote, with those at earlier calls.
 
     Args:
-        pid (int): its process id.
+        pid (int): the process.
         patience (float): seconds without any progress after which it counts as stuck.
     """
 
@@ -23,7 +23,7 @@ class Progress:
         self._since = time.monotonic()
 
     def is_stuck(self) -> bool:
-        """True if it made no progress for too long. Call it again and again."""
+        """True if the process has made no progress for ``patience`` seconds. Call this method repeatedly."""
         now = self._read()
         if now != self._seen:
             self._seen, self._since = now, time.monotonic()
@@ -33,5 +33,5 @@ class Progress:
         try:
             process = psutil.Process(self._pid)
             return process.cpu_times(), process.io_counters()
-        except (psutil.Error, OSError, NotImplementedError):  # it has ended, or its bytes can't be read here
+        except (psutil.Error, OSError, NotImplementedError):  # the process has ended, or its bytes can't be read here
             return None
