@@ -28,6 +28,7 @@ ROOMS = {
     'cgroup': set(),
     'signals': set(),
     'redaction': set(),
+    'guide': set(),
     'messages': {'redaction', 'vocabulary'},
     'examples': {'messages'},
     'terminal': {'messages', 'redaction', 'vocabulary'},
@@ -45,8 +46,8 @@ ROOMS = {
     'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {
-        *('analysis', 'artifacts', 'config', 'examples', 'messages', 'plan', 'report', 'runner', 'simulated_gpu'),
-        *('simulation', 'terminal'),
+        *('analysis', 'artifacts', 'config', 'examples', 'guide', 'messages', 'plan', 'report', 'runner'),
+        *('simulated_gpu', 'simulation', 'terminal'),
     },
 }
 
