@@ -23,6 +23,7 @@ from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUM
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from tests.conftest import Regression, child_environment, make_trainer, train
+from tests.support import warm_python
 from tests.support.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
 
@@ -201,7 +202,7 @@ def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path)
     )
     Path('calls.py').write_text(code)
     environment = child_environment(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / 'cache'))
-    ran = subprocess.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=environment)
+    ran = warm_python.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=environment)
     if 'InvalidCxxCompiler' in ran.stderr:
         pytest.skip('there is no C++ compiler')
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -215,7 +216,7 @@ def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path)
 
 
 def inspect(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -25,6 +25,7 @@ from composer_memprof.analysis.typed_json import FormatError
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder, WriteError
 from composer_memprof.recorders.host.summary import HostSample, HostTally
 from tests.conftest import Noise, child_environment, entries, json_lines, loader, train
+from tests.support import warm_python
 from tests.support.host_memory import MIB, fresh_memory
 
 RECORD = Path('test-run/memprof/rank0.0.host_rss.jsonl')
@@ -150,7 +151,7 @@ def test_the_record_survives_a_kill() -> None:
         '        if state.timestamp.batch == 40: os.kill(os.getpid(), signal.SIGKILL)\n'
         'train(HostRSS(interval=0.005), Kill(), batches=60)\n'
     )
-    killed = subprocess.run([sys.executable, '-c', code], env=child_environment(), capture_output=True)
+    killed = warm_python.run([sys.executable, '-c', code], env=child_environment(), capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()
     assert len(json_lines(RECORD)) >= 2
     assert [(entry.status, entry.bytes) for entry in entries(Path('test-run'))] == [('open', None)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 from tests.conftest import child_environment
+from tests.support import warm_python
 
 
 def run_python(code: str) -> None:
-    run = subprocess.run(
+    """Run ``code`` in a process that need not import torch and Composer first. It must end without an error."""
+    run = warm_python.run(
         [sys.executable, '-c', code], capture_output=True, text=True, timeout=300, env=child_environment()
     )
     assert run.returncode == 0, run.stderr

@@ -19,7 +19,9 @@ from composer_memprof.analysis.run_report.progress import Progress, progress_of
 from composer_memprof.artifacts.reading.manifest import Manifest, goes_on
 from composer_memprof.report.html.run.page import write_run_page
 from tests.conftest import child_environment, until
+from tests.support import warm_python
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
+from tests.support.ranks import run_on_ranks
 from tests.support.run_reports import reported, said
 
 HOSTILE = '</script><img src=x onerror="window.taken=1"><!--'
@@ -28,7 +30,7 @@ HOSTILE = '</script><img src=x onerror="window.taken=1"><!--'
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own: it reads files in a forked child."""
     command = [sys.executable, '-m', 'composer_memprof', *arguments]
-    return subprocess.run(
+    return warm_python.run(
         command, env=child_environment(COLUMNS='160'), capture_output=True, text=True, timeout=120, check=False
     )
 
@@ -138,10 +140,7 @@ def trained(folder: Path) -> Path:
         ).fit()
         """)
     )
-    command = [sys.executable, '-m', 'composer.cli', '-n', '4', 'train.py']
-    environment = {**child_environment(), 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run_on_ranks(Path('train.py').absolute(), ranks=4)
     return folder
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snaps
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.page import write_run_page
 from tests.conftest import child_environment, s3_environment
+from tests.support import warm_python
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.run_reports import reported, said
 from tests.support.snapshots import event, plain, saved
@@ -96,25 +96,25 @@ def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) ->
             s3.pipe(f'runs/made/run/{path.name}', path.read_bytes())
     environment = {**child_environment(COLUMNS='160'), **s3_environment(s3_endpoint)}
     command = [sys.executable, '-m', 'composer_memprof', 'report', 's3://runs/made/run', '-o', 'page.html']
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('run: 3 ranks\n  Rank 2 differs')
     files = Path('page.html').read_text().partition('id="files"')[2].partition('<script')[0]
     assert 'fsdp_mem_rank_0_train_9.json' in files and '<a href' not in files, 'what was fetched is gone'
-    listed = subprocess.run(
+    listed = warm_python.run(
         [*command[:3], 'ls', 's3://runs/made/run'], env=environment, capture_output=True, text=True, timeout=120
     )
     assert listed.stdout.splitlines()[0].rstrip() == 'Files in s3://runs/made/run', 'by name'
     assert 'fsdp_mem_rank_2_train_9.json' in listed.stdout and 'rank0.9.memory_snapshot.pickle' in listed.stdout
     for path in folder.glob('*.manifest.jsonl'):
         s3.pipe(f'runs/made/run/{path.name}', path.read_bytes())
-    listed = subprocess.run(
+    listed = warm_python.run(
         [*command[:3], 'ls', 's3://runs/made/run', '--json'],
         env=environment, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     (first, *_) = json.loads(listed.stdout)
     assert first['folder'] == 's3://runs/made/run' and first['entry']['bytes'] > 0, 'by the manifests'
-    missing = subprocess.run(
+    missing = warm_python.run(
         [*command[:4], 's3://runs/nothing'], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert missing.returncode == 2 and missing.stderr == 'composer-memprof: there is nothing at s3://runs/nothing\n'

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import FEATURES, child_environment
+from tests.conftest import FEATURES
+from tests.support.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -60,12 +59,7 @@ assert ('flops/batch_flops_all_ranks_estimate' in logged.data) == (dist.get_glob
 def test_each_rank_counts_its_own_and_the_first_estimates_all(tmp_path: Path) -> None:
     script = tmp_path / 'train.py'
     script.write_text(TRAIN)
-    composer = Path(sys.executable).parent / 'composer'
-    done = subprocess.run(
-        [sys.executable, composer, '-n', '2', script],
-        cwd=tmp_path, env=child_environment(OMP_NUM_THREADS='1'), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    run_on_ranks(script)
     linear, head = 2 * 8 * FEATURES * 64, 2 * 8 * FEATURES * 2
     for rank in (0, 1):
         data = json.loads((tmp_path / f'sharded/memprof/rank{rank}.3.flops.json').read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Coroutine
@@ -22,6 +21,7 @@ from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
 from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
 from tests.conftest import Regression, train
+from tests.support import warm_python
 from tests.support.mem_profiler import KEYS, Marked, stats
 
 
@@ -133,7 +133,7 @@ asyncio.run({function}())
 @pytest.mark.parametrize('listened', [False, True])
 def test_an_asynchronous_generator_left_unfinished_leaves_nothing_on_stderr(function: str, listened: bool) -> None:
     program = LEFT_UNFINISHED.format(function=function, listened=listened)
-    ran = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
+    ran = warm_python.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
     assert (ran.stderr, ran.returncode) == ('', 0)
 
 

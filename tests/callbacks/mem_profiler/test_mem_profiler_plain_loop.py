@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import gzip
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from composer_memprof.callbacks.mem_profiler import by_hand
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from tests.conftest import child_environment, entries, make_trainer, train
+from tests.support import warm_python
 from tests.support.mem_profiler import KEYS, stats
 
 
@@ -60,7 +60,7 @@ loop()
 @pytest.mark.parametrize(('end', 'status'), [('pass', 0), ("raise ValueError('mine')", 1), ('raise SystemExit(3)', 3)])
 def test_a_plain_loop_that_is_never_disconnected_loses_nothing(end: str, status: int) -> None:
     program = NEVER_DISCONNECTED.format(end=end)
-    ran = subprocess.run(
+    ran = warm_python.run(
         [sys.executable, '-c', program], capture_output=True, text=True, check=False, env=child_environment()
     )
     assert (ran.returncode, 'composer_memprof' in ran.stderr) == (status, False), ran.stderr

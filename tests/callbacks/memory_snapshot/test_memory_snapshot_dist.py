@@ -13,7 +13,7 @@ from composer_memprof.analysis.memory.blocks.lifetimes import lifetimes
 from composer_memprof.analysis.memory.categories.categories import CATEGORIES, categories
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.conftest import run_on_two_ranks
+from tests.support.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -83,7 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all runs. Two ranks are started only once, because starting takes longer than the runs."""
     folder = tmp_path_factory.mktemp('runs')
     (folder / 'train.py').write_text(TRAIN)
-    run_on_two_ranks(folder / 'train.py', timeout=300)
+    run_on_ranks(folder / 'train.py')
     yield folder
 
 

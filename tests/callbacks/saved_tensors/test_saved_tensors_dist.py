@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import run_on_two_ranks
+from tests.support.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -133,7 +133,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What rank 0 recorded of each model, in its first batch and in its second."""
     folder = tmp_path_factory.mktemp('found')
     (folder / 'run.py').write_text(RUN)
-    run_on_two_ranks(folder / 'run.py', timeout=600)
+    run_on_ranks(folder / 'run.py', timeout=600)
     yield json.loads((folder / 'found.json').read_text())
 
 
