@@ -190,7 +190,10 @@ def test_a_snapshot_of_this_cpu_names_the_line_that_allocated() -> None:
 
 def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path) -> None:
     code = (
-        'import torch; from composer_memprof.recorders.allocations.cpu_allocations import *; '
+        f'import os; os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(tmp_path / "cache")!r}\n'
+        'import torch, torch._inductor.config as inductor; '
+        'inductor.compile_threads = inductor.cpp.simdlen = 1  # no processes that import torch, and few headers\n'
+        'from composer_memprof.recorders.allocations.cpu_allocations import *; '
         'from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle; '
         'from composer_memprof.recorders.kineto import KinetoRecorder; from pathlib import Path\n'
         'function = torch.compile(lambda x: (x @ x).sin() @ x)\n'
@@ -201,8 +204,7 @@ def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path)
         'write_pickle(snapshot_of(recorder.result), Path("compiled.pickle"))\n'
     )
     Path('calls.py').write_text(code)
-    environment = child_environment(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / 'cache'))
-    ran = warm_python.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=environment)
+    ran = warm_python.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=child_environment())
     if 'InvalidCxxCompiler' in ran.stderr:
         pytest.skip('there is no C++ compiler')
     assert ran.returncode == 0, ran.stderr[-2000:]
