@@ -23,6 +23,7 @@ from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUM
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from tests.conftest import Regression, child_environment, make_trainer, train
+from tests.support import warm_python
 from tests.support.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
 
@@ -189,7 +190,10 @@ def test_a_snapshot_of_this_cpu_names_the_line_that_allocated() -> None:
 
 def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path) -> None:
     code = (
-        'import torch; from composer_memprof.recorders.allocations.cpu_allocations import *; '
+        f'import os; os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(tmp_path / "cache")!r}\n'
+        'import torch, torch._inductor.config as inductor; '
+        'inductor.compile_threads = inductor.cpp.simdlen = 1  # no processes that import torch, and few headers\n'
+        'from composer_memprof.recorders.allocations.cpu_allocations import *; '
         'from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle; '
         'from composer_memprof.recorders.kineto import KinetoRecorder; from pathlib import Path\n'
         'function = torch.compile(lambda x: (x @ x).sin() @ x)\n'
@@ -200,8 +204,7 @@ def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path)
         'write_pickle(snapshot_of(recorder.result), Path("compiled.pickle"))\n'
     )
     Path('calls.py').write_text(code)
-    environment = child_environment(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / 'cache'))
-    ran = subprocess.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=environment)
+    ran = warm_python.run([sys.executable, 'calls.py'], capture_output=True, text=True, env=child_environment())
     if 'InvalidCxxCompiler' in ran.stderr:
         pytest.skip('there is no C++ compiler')
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -215,7 +218,7 @@ def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path)
 
 
 def inspect(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -19,6 +19,7 @@ from composer_memprof.analysis.run import RunResult, list_artifacts, snapshots_b
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.report.text.terminal.run_table import next_command, run_table
 from tests.conftest import child_environment
+from tests.support import warm_python
 from tests.support.snapshots import FRAME, event, freed, listed, plain, saved, segment
 
 HERE, THERE = [{**FRAME, 'name': 'here'}], [{**FRAME, 'name': 'there'}]
@@ -235,7 +236,7 @@ def test_an_empty_comparison_is_said_in_a_sentence() -> None:
 
 
 def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'diff', *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -272,7 +273,7 @@ def test_events_that_were_left_out_are_named_with_their_file() -> None:
 
 
 def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import typing
 from pathlib import Path
@@ -29,19 +30,19 @@ TEXTS = st.text().filter(str.isprintable)
 INTEGERS = st.integers(-(2**63) + 1, 2**63 - 1)
 
 
-@st.composite
-def summaries(draw: st.DrawFn, kind: Any = SnapshotSummary) -> Any:
+@functools.cache
+def summaries(kind: Any = SnapshotSummary) -> st.SearchStrategy[Any]:
     """Any value of a type that occurs in a summary."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Union:
-        return draw(st.none() | summaries(arguments[0]))
+        return st.none() | summaries(arguments[0])
     if origin is list:
-        return draw(st.lists(summaries(arguments[0]), max_size=2))
+        return st.lists(summaries(arguments[0]), max_size=2)
     if origin is dict:
-        return draw(st.dictionaries(TEXTS, summaries(arguments[1]), max_size=2))
+        return st.dictionaries(TEXTS, summaries(arguments[1]), max_size=2)
     if dataclasses.is_dataclass(kind):
-        return kind(**{name: draw(summaries(of)) for name, of in typing.get_type_hints(kind).items()})
-    return draw({int: INTEGERS, str: TEXTS, bool: st.booleans()}[kind])
+        return st.builds(kind, **{name: summaries(of) for name, of in typing.get_type_hints(kind).items()})
+    return {int: INTEGERS, str: TEXTS, bool: st.booleans()}[kind]
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +22,8 @@ from composer_memprof.recorders.step_times.summary import PARTS, StepTimesTally
 from composer_memprof.recorders.step_times.timers import HostTimer
 from composer_memprof.recorders.torch_private import data_loading
 from composer_memprof.vocabulary import BACKWARD, DATALOADER, EVAL, FORWARD, OPTIMIZER
-from tests.conftest import Noise, Regression, child_environment, entries, json_lines, loader, train
+from tests.conftest import Noise, Regression, entries, json_lines, loader, train
+from tests.support.ranks import run_on_ranks
 
 FOLDER = Path('test-run/memprof')
 
@@ -385,11 +384,7 @@ trainer.close()
 def test_of_two_ranks_that_wait_for_one_another_the_slow_one_is_known_by_its_own_data(tmp_path: Path) -> None:
     script = tmp_path / 'train.py'
     script.write_text(ONE_SLOW_RANK)
-    done = subprocess.run(
-        [sys.executable, Path(sys.executable).parent / 'composer', '-n', '2', script],
-        cwd=tmp_path, env=child_environment(OMP_NUM_THREADS='1'), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    run_on_ranks(script)
     medians = [
         {phase: times['p50'] for phase, times in json.loads(path.read_text())['seconds'].items()}
         for path in sorted(tmp_path.rglob('*.step_times.summary.json'))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer_memprof.recorders.modules.names import OUTSIDE
-from tests.conftest import run_on_two_ranks
+from tests.support.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -101,7 +101,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all runs. Two ranks are started only once, because starting takes longer than the runs."""
     folder = tmp_path_factory.mktemp('runs')
     (folder / 'train.py').write_text(TRAIN)
-    run_on_two_ranks(folder / 'train.py', timeout=600)
+    run_on_ranks(folder / 'train.py', timeout=600)
     yield folder
 
 

@@ -335,6 +335,8 @@ from tests.conftest import train
 
 assert 'composer_memprof.recorders.torch_private.tensors' not in sys.modules  # else it would be too late
 
+composer.utils.collect_env.get_cpu_model()  # takes a second; a Trainer asks for it once in each process
+
 def train_without(lacking):
     find = PrivateName.find
     def find_others(self):

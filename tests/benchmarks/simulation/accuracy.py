@@ -1,4 +1,4 @@
-"""How exact a simulation is, as the README's table: ``make accuracy``.
+"""How exact a simulation is, as the table in the guide: ``make accuracy``.
 
 Each training of ``workloads`` runs on a simulated GPU and, where there is one, on the real GPU. With ``ARGS='REAL.pickle
 SCRIPT ARGUMENT…'`` it compares a memory snapshot from a real GPU with one that a script writes on the simulated GPU, to
