@@ -1,0 +1,179 @@
+"""Python processes that need not import torch and Composer first: children forked from one that has imported them.
+
+:class:`Popen` and :func:`run` take the place of those of :mod:`subprocess` for commands such as ``[sys.executable,
+'-c', code]``. The child is a process of its own, with its own pid, environment, folder, session and descriptors. It
+runs the code as ``__main__`` at the top of the interpreter, and ends as any Python does. It differs from a fresh
+process in one thing: what :mod:`tests.support.warm_python_server` imports is imported, with what Composer does when it
+is imported: handlers of SIGTERM and SIGINT, and one at exit.
+
+A test of what an import does, of flags of the interpreter, or of the installed script needs a fresh process. One is
+started too if variables of the environment, such as OMP_NUM_THREADS, are not those of the server: libraries read some
+when they are imported. With ``own_server=True`` such a process gets a server with its variables instead. Without
+OMP_NUM_THREADS in the environment of the tests, children have one thread each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+_ROOT = Path(__file__).parents[2]
+#: Variables whose names begin so are read when they are needed, not at an import. All others must be the server's.
+_READ_LATER = (
+    *('AWS_', 'AZURE_', 'DATABRICKS_', 'GOOGLE_', 'MLFLOW_', 'S3_ENDPOINT_URL', 'COMPOSER_MEMPROF_', 'PYTEST_'),
+    *('RANK', 'WORLD_SIZE', 'LOCAL_', 'GROUP_', 'NODE_RANK', 'MASTER_', 'FSDP_VERSION', 'PATH', 'HOME', 'TMPDIR'),
+    *('COLUMNS', 'LINES', 'COMP_', '_COMPOSER_MEMPROF_COMPLETE'),
+)
+#: Beside the one with the variables of the tests. Each takes some 400 MiB.
+_MOST_OTHERS = 2
+
+
+class _Server:
+    """A process that forks a child for each request."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        code = f'from tests.support.warm_python_server import serve; exec(serve({theirs.fileno()}), globals())'
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, '-c', code],
+                cwd=_ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C in the terminal is for the tests, which then end
+            )
+        if self.requests.recv(16) != b'ready':
+            raise RuntimeError('the server of warm Python processes did not start')
+
+    def start(self, asked: dict[str, Any], descriptors: list[int]) -> tuple[int, socket.socket]:
+        """The number of a new child, and the socket that says how it ended."""
+        answers, theirs = socket.socketpair()
+        with theirs:
+            message = json.dumps(asked).encode()
+            socket.send_fds(self.requests, [message], [theirs.fileno(), *descriptors])
+        answer = b''
+        while not answer.endswith(b'\n'):
+            byte = answers.recv(1)
+            if not byte:
+                raise RuntimeError('the server of warm Python processes has started no child')
+            answer += byte
+        return int(answer), answers
+
+    def end(self) -> None:
+        self.requests.close()
+        self.process.wait(30)
+
+
+_servers: dict[frozenset[tuple[str, str]], _Server] = {}
+
+
+def _server_for(environment: dict[str, str], own_server: bool) -> Optional[_Server]:
+    """None if a fresh process is needed."""
+    fixed = {name: value for name, value in environment.items() if not name.startswith(_READ_LATER)}
+    key = frozenset(fixed.items())
+    if key not in _servers:
+        usual = {**os.environ, 'PYTHONPATH': str(_ROOT)}
+        if not own_server and key != frozenset((n, v) for n, v in usual.items() if not n.startswith(_READ_LATER)):
+            return None
+        if len(_servers) > _MOST_OTHERS:
+            _servers.pop(next(iter(_servers))).end()
+        _servers[key] = _Server({**environment, 'OMP_NUM_THREADS': environment.get('OMP_NUM_THREADS', '1')})
+    _servers[key] = _servers.pop(key)  # the one that was used last is the last to go
+    return _servers[key]
+
+
+class Popen(subprocess.Popen):
+    """As :class:`subprocess.Popen`, of a Python that has imported torch and Composer.
+
+    Args:
+        command (list): ``sys.executable`` with ``-c CODE``, ``-m MODULE`` or a script, and the arguments.
+        own_server (bool): may start a server with the variables of this environment.
+        settings: as those of :class:`subprocess.Popen`.
+    """
+
+    def __init__(self, command: list[Any], *, own_server: bool = False, **settings: Any) -> None:
+        self._own_server = own_server
+        self._answers: Optional[socket.socket] = None
+        super().__init__(command, **settings)
+
+    def _execute_child(self, *given: Any) -> None:  # type: ignore[override]
+        named = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
+        executable, *arguments = map(os.fspath, named['args'])
+        if executable != sys.executable or (arguments[0].startswith('-') and arguments[0] not in ('-c', '-m')):
+            raise ValueError(f'{named["args"][:2]} needs a process of subprocess: an own program, or flags of Python')
+        environment = dict(os.environ if named['env'] is None else named['env'])
+        server = None if named['preexec_fn'] else _server_for(environment, self._own_server)
+        if server is None:
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        asked = {
+            'arguments': arguments,
+            'cwd': os.path.abspath(named['cwd'] or '.'),
+            'environment': environment,
+            'new_session': named['start_new_session'],
+            'umask': named['umask'],
+            'pass_fds': sorted(named['pass_fds']),
+        }
+        theirs = (named['p2cread'], named['c2pwrite'], named['errwrite'])
+        streams = [number if each == -1 else each for number, each in enumerate(theirs)]
+        try:
+            self.pid, self._answers = server.start(asked, [*streams, *asked['pass_fds']])
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(  # type: ignore[attr-defined]
+                *(named[end] for end in ('p2cread', 'p2cwrite', 'c2pread', 'c2pwrite', 'errread', 'errwrite'))
+            )
+
+    def _internal_poll(self, *given: Any, **named: Any) -> Optional[int]:  # type: ignore[override]
+        if self._answers is None:
+            return super()._internal_poll(*given, **named)  # type: ignore[misc]
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._answers is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc]
+        if wait_flags and not select.select([self._answers], [], [], 0)[0]:
+            return 0, 0
+        with self._answers.makefile() as lines:
+            status = int(lines.readline())
+        self._answers.close()
+        self._answers = None
+        return self.pid, status
+
+
+def run(
+    command: list[Any],
+    *,
+    input: Any = None,
+    capture_output: bool = False,
+    timeout: Optional[float] = None,
+    check: bool = False,
+    **settings: Any,
+) -> subprocess.CompletedProcess:
+    """As :func:`subprocess.run`, with a :class:`Popen` of this module."""
+    if capture_output:
+        settings.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if input is not None:
+        settings.update(stdin=subprocess.PIPE)
+    with Popen(command, **settings) as process:
+        try:
+            output, errors = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+        done = subprocess.CompletedProcess(command, process.wait(), output, errors)
+    if check:
+        done.check_returncode()
+    return done

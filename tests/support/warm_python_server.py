@@ -1,0 +1,148 @@
+"""The process behind :mod:`tests.support.warm_python`: it imports once and forks a child for each request."""
+
+from __future__ import annotations
+
+import builtins
+import fcntl
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import pkgutil
+import selectors
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+#: More than three streams and the sockets that a test passes on.
+MOST_DESCRIPTORS = 16
+#: What most jobs of the tests import, beside the package.
+_USED_BY_JOBS = (
+    'torch',
+    'torch._dynamo',
+    'torch.profiler',
+    'torch.distributed.fsdp',
+    'torch.distributed._tools.mem_tracker',
+    'composer',
+    'tests.conftest',
+)
+#: These act when they are imported, or are run by their names.
+_NOT_IMPORTED = ('composer_memprof.simulated_gpu.startup', '__main__')
+
+
+def serve(control: int) -> CodeType:
+    """Import, then fork a child for each request. Returns in a child only, with the code that it has to run.
+
+    The caller runs that code at the top of the interpreter, so that the child ends as any Python does.
+
+    Args:
+        control (int): the descriptor of the socket that requests come from. The server ends with its other end.
+    """
+    _import_all()
+    requests = socket.socket(fileno=control)
+    if threading.active_count() != 1 or len(os.listdir('/proc/self/task')) != 1:
+        raise RuntimeError('an import has started a thread, which a child would not have')
+    requests.sendall(b'ready')
+    with selectors.DefaultSelector() as selector:
+        selector.register(requests, selectors.EVENT_READ)
+        running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of a child: its number, who waits
+        while True:
+            for key, _ in selector.select():
+                if key.fd in running:
+                    pid, waiting = running.pop(key.fd)
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    _answer(waiting, os.waitpid(pid, 0)[1])
+                    waiting.close()
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, MOST_DESCRIPTORS)
+                if not message:
+                    os._exit(0)
+                waiting = socket.socket(fileno=descriptors.pop(0))
+                pid = os.fork()
+                if pid == 0:
+                    selector.close()
+                    for each in (*running, requests.detach(), waiting.detach()):
+                        os.close(each)
+                    for _, other in running.values():
+                        other.close()
+                    return _become(json.loads(message), descriptors)
+                for each in descriptors:
+                    os.close(each)
+                watched = os.pidfd_open(pid)
+                running[watched] = (pid, waiting)
+                selector.register(watched, selectors.EVENT_READ)
+                _answer(waiting, pid)
+
+
+def _import_all() -> None:
+    for name in _USED_BY_JOBS:
+        importlib.import_module(name)
+    package = importlib.import_module('composer_memprof')
+    for module in pkgutil.walk_packages(package.__path__, 'composer_memprof.'):
+        if not module.name.startswith(_NOT_IMPORTED[0]) and not module.name.endswith(_NOT_IMPORTED[1]):
+            importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()  # children share these objects, and end a second sooner
+    tempfile.tempdir = None  # found anew in each child, by its environment
+
+
+def _answer(waiting: socket.socket, number: int) -> None:
+    try:
+        waiting.sendall(f'{number}\n'.encode())
+    except OSError:
+        pass  # nobody waits any longer
+
+
+def _become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
+    """Make this child a process as a fresh one is, and return the code of its ``__main__``."""
+    if asked['new_session']:
+        os.setsid()
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 200) for each in descriptors]
+    for each in descriptors:
+        os.close(each)
+    for each, number in zip(moved, (0, 1, 2, *asked['pass_fds'])):
+        os.dup2(each, number)
+        os.close(each)
+    for stream in (sys.stdin, sys.stdout):
+        stream.reconfigure(line_buffering=stream.isatty())  # type: ignore[union-attr]
+    os.chdir(asked['cwd'])
+    if asked['umask'] >= 0:
+        os.umask(asked['umask'])
+    os.environ.clear()
+    os.environ.update(asked['environment'])
+    if 'numpy' in sys.modules:
+        sys.modules['numpy'].random.seed()
+    sys.orig_argv[:] = [sys.executable, *asked['arguments']]
+    kind, *rest = asked['arguments']
+    main = vars(sys.modules['__main__'])
+    main.clear()
+    main.update(
+        __name__='__main__',
+        __doc__=None,
+        __package__=None,
+        __loader__=importlib.machinery.BuiltinImporter,
+        __spec__=None,
+        __annotations__={},
+        __builtins__=builtins,
+    )
+    if kind == '-c':
+        sys.argv[:] = ['-c', *rest[1:]]
+        sys.path[0] = ''
+        return compile(rest[0], '<string>', 'exec', dont_inherit=True)
+    if kind == '-m':
+        sys.argv[:] = ['-m', *rest[1:]]
+        sys.path[0] = os.getcwd()
+        sys.modules.pop(rest[0], None)  # runs anew, and runpy warns of a module that is there already
+        return compile(f"__import__('runpy')._run_module_as_main({rest[0]!r})", '<string>', 'exec', dont_inherit=True)
+    sys.argv[:] = [kind, *rest]
+    sys.path[0] = str(Path(kind).resolve().parent)
+    path = os.path.abspath(kind)
+    loader = importlib.machinery.SourceFileLoader('__main__', path)
+    main.update(__file__=path, __cached__=None, __loader__=loader)
+    return compile(Path(kind).read_bytes(), path, 'exec', dont_inherit=True)
