@@ -41,6 +41,7 @@ from composer_memprof.cli import app
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.signals import uninterrupted
 from tests.conftest import child_environment, entries
+from tests.support import warm_python
 
 FOLDER = Path('run')
 
@@ -258,7 +259,7 @@ def test_a_child_that_is_terminated_as_it_starts_runs_none_of_its_parents_handle
         'os.fork = fork_and_stop\n'
         "print(os.getpid(), child.fork(lambda: ['whole']).results(20)[0], flush=True)\n"
     )
-    run = subprocess.run(
+    run = warm_python.run(
         [sys.executable, '-c', code], capture_output=True, text=True, env=child_environment(), timeout=60
     )
     pid, result = run.stdout.splitlines()[0].split()
@@ -664,7 +665,7 @@ def test_push_leaves_the_files_of_a_running_job_alone_and_says_which_process_tha
         "manifest.append(entry('a', 'open', 'memory://push/live'))\n"
         "print('ready', flush=True)\nsys.stdin.readline()\n"
     )
-    job = subprocess.Popen(
+    job = warm_python.Popen(
         [sys.executable, '-c', code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -697,7 +698,7 @@ def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
     dead_manifest(entry('a', 'saved', 'file://' + str(Path('shelf/a').absolute())), entry('b', 'saved', 'memory://x/b'))
-    run = subprocess.run(
+    run = warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'push', 'run', '--json'],
         capture_output=True,
         text=True,

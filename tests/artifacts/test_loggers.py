@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from composer_memprof import Flops, FSDPMemTracker, HostRSS, MemorySnapshot, Mem
 from composer_memprof.artifacts.store import fork_next_writer
 from composer_memprof.callbacks.framework.metrics import WindowMetrics
 from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
+from tests.support import warm_python
 
 README = (Path(__file__).parents[2] / 'README.md').read_text()
 BATCHES = 30
@@ -197,7 +197,7 @@ print(json.dumps({name: values[-1][1] for name, values in seen.data.items() if n
 
 
 def test_on_a_gpu_what_was_reserved_is_logged_too() -> None:
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, '-c', ON_A_GPU],
         env={**child_environment(), **simulated_gpu()},
         capture_output=True,
@@ -211,7 +211,7 @@ def test_on_a_gpu_what_was_reserved_is_logged_too() -> None:
 
 
 def test_a_summary_that_is_written_wrong_costs_only_its_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    from composer_memprof.callbacks import memory_snapshot
+    from composer_memprof.callbacks.memory_snapshot import callback as memory_snapshot
 
     monkeypatch.setattr(memory_snapshot, 'write_summary', lambda snapshot, path: path.write_text('{'))
     seen = InMemoryLogger()
