@@ -21,7 +21,7 @@ from composer_memprof.callbacks.framework.metrics import WindowMetrics
 from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
 from tests.support import warm_python
 
-README = (Path(__file__).parents[2] / 'README.md').read_text()
+README = (Path(__file__).parents[3] / 'README.md').read_text()
 BATCHES = 30
 #: Of the metrics: one of each kind.
 EXPECTED = {

@@ -24,10 +24,10 @@ from composer_memprof.artifacts.reading.manifest import Entry, Manifest, append_
 from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing.temporary_files import temporary_name
 from composer_memprof.messages import MemprofWarning
-from tests.artifacts.test_artifacts import make_store, stamp
 from tests.conftest import child_environment, entries, train, wait_for
 from tests.support import warm_python
 from tests.support.leavings import what_is_wrong
+from tests.support.stores import make_store, stamp
 
 FOLDER = Path('run')
 
