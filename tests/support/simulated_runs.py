@@ -12,6 +12,7 @@ from typing import Any
 
 from composer_memprof.simulated_gpu import ranks
 from tests.conftest import run_command_that_simulates, simulated_gpu
+from tests.support import warm_python
 
 MIB = 1 << 20
 
@@ -26,8 +27,9 @@ def on_simulated_gpu(
     head = 'import json, torch\nfound = {}\n'
     script.write_text(f'{head}{textwrap.dedent(code)}\nprint("\\n" + json.dumps(found))\n')
     environment |= {'SIMULATED_GPU_NOTES': str(notes), **variables}
-    ran = subprocess.run(
+    ran = warm_python.run(
         [sys.executable, str(script)],
+        own_server=not variables.keys() - {'PYTORCH_CUDA_ALLOC_CONF'},
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -51,6 +53,34 @@ def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> st
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
     return ran.stdout
+
+
+#: The command, which replaces its process by one on a simulated GPU. This process is on one already, and goes on.
+PLAN = """
+import os, runpy, sys
+
+def go_on(program, command, environment):
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = command[2:]
+    runpy.run_module(command[2], run_name='__main__', alter_sys=True)
+    sys.exit()
+
+os.execve = go_on
+sys.argv[:] = ['composer-memprof', 'plan', *sys.argv[1:]]
+from composer_memprof.cli import main
+main()
+"""
+
+
+def plan_on_a_server(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``composer-memprof plan`` with the arguments, in a process that has imported torch on a simulated GPU."""
+    quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
+    environment = {**simulated_gpu(), **quiet}
+    command = [sys.executable, '-c', PLAN, *arguments]
+    return warm_python.run(
+        command, own_server=True, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 # Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
