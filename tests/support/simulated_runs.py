@@ -27,9 +27,10 @@ def on_simulated_gpu(
     head = 'import json, torch\nfound = {}\n'
     script.write_text(f'{head}{textwrap.dedent(code)}\nprint("\\n" + json.dumps(found))\n')
     environment |= {'SIMULATED_GPU_NOTES': str(notes), **variables}
+    usual = all(name == 'PYTORCH_CUDA_ALLOC_CONF' and 'backend:' not in variables[name] for name in variables)
     ran = warm_python.run(
         [sys.executable, str(script)],
-        own_server=not variables.keys() - {'PYTORCH_CUDA_ALLOC_CONF'},
+        own_server=usual,
         cwd=tmp_path,
         env=environment,
         capture_output=True,

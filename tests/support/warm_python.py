@@ -14,6 +14,7 @@ OMP_NUM_THREADS in the environment of the tests, children have one thread each.
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import os
@@ -31,7 +32,7 @@ _READ_LATER = (
     *('RANK', 'WORLD_SIZE', 'LOCAL_', 'GROUP_', 'NODE_RANK', 'MASTER_', 'FSDP_VERSION', 'PATH', 'HOME', 'TMPDIR'),
     *('COLUMNS', 'LINES', 'COMP_', '_COMPOSER_MEMPROF_COMPLETE'),
 )
-#: These are read when CUDA is initialized, which no import does.
+#: These are read when CUDA is initialized, which no import does. The allocator's backend is chosen at the import.
 _READ_WITH_CUDA = ('SIMULATED_GPU', 'SIMULATED_GPU_NOTES', 'PYTORCH_CUDA_ALLOC_CONF')
 #: Beside the one with the variables of the tests. Each takes some 400 MiB.
 _MOST_OTHERS = 2
@@ -77,12 +78,18 @@ class _Server:
 _servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
 
+@atexit.register
+def _end_all() -> None:
+    for server in _servers.values():
+        server.end()
+
+
 def _key(environment: dict[str, str]) -> frozenset[tuple[str, str]]:
     """The variables that must be those of a server."""
     return frozenset(
         (name, value)
         for name, value in environment.items()
-        if not name.startswith(_READ_LATER) and name not in _READ_WITH_CUDA
+        if not name.startswith(_READ_LATER) and (name not in _READ_WITH_CUDA or 'backend:' in value)
     )
 
 
