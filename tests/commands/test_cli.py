@@ -25,13 +25,14 @@ from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.cli import app
 from composer_memprof.config import ALL_CALLBACKS, LOGGERS, MODELS, ConfigError, build_trainer, load
 from tests.conftest import child_environment, entries, json_lines, wait_for
+from tests.support import warm_python
 
 QUICKSTART = Path(__file__).parents[2] / 'yamls' / 'quickstart.yaml'
 SMALL = ['model.d_model=16', 'model.n_layers=1', 'model.n_heads=2', 'train_loader.max_bytes=100000']
 
 
 def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -82,7 +83,7 @@ def test_ctrl_c_is_quiet_and_tells_what_is_there(workers: int) -> None:
     for name, skip in (('torch_profiler', 0), ('memory_snapshot', 3)):
         schedule = f'{{skip: {skip}ba, warmup: 0ba, active: 2ba, every: 6ba, repeat: 0}}'
         settings.append(f'callbacks.memprof_{name}.schedule={schedule}')
-    run = subprocess.Popen(
+    run = warm_python.Popen(
         [sys.executable, '-m', 'composer_memprof.cli', 'train', str(QUICKSTART), *settings],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -324,7 +325,7 @@ def test_the_callbacks_are_listed_for_a_person_and_as_json(monkeypatch: pytest.M
 def test_a_progress_bar_is_drawn_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))
-    process = subprocess.Popen(
+    process = warm_python.Popen(
         [sys.executable, '-m', 'composer_memprof.cli', 'train', str(QUICKSTART), 'max_duration=2ba', *SMALL],
         stdout=subprocess.DEVNULL,
         stderr=theirs,

@@ -24,6 +24,7 @@ from composer_memprof.plan.text import plan_text
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
 from tests.conftest import run_command_that_simulates, simulated_gpu
+from tests.support.simulated_runs import plan_on_a_server
 
 MIB = 1 << 20
 SMALL = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')
@@ -34,7 +35,7 @@ def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def plan_of(*arguments: str) -> dict[str, Any]:
-    ran = plan('--json', *arguments)
+    ran = plan_on_a_server('--json', *arguments)
     assert ran.stdout, ran.stderr
     return {**json.loads(ran.stdout), 'code': ran.returncode}
 
@@ -246,7 +247,7 @@ def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
         (('quickstart', '--gpu', 'h1000'), "there is no GPU named 'h1000'"),
         (('quickstart', '--ranks', '12'), 'ranks=12 must be a multiple of ranks_per_node=8'),
     ):
-        ran = plan(*arguments)
+        ran = plan_on_a_server(*arguments)
         assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1), ran.stderr
         assert words in ran.stderr
 

@@ -48,8 +48,9 @@ def test_the_example_of_a_new_callback_works_as_it_is_written(tmp_path: Path) ->
         return done.stdout
 
     contract = ['-k', 'OpenFiles and (bit_identical or without_arguments or bug or refused_at_construction)']
+    files = [f'tests/callbacks/framework/test_{name}.py' for name in ('callbacks', 'mistakes', 'windows')]
     printed = run('pytest', '-q', '-p', 'no:cacheprovider', 'tests/callbacks/test_open_files.py')
-    printed += run('pytest', '-q', '-p', 'no:cacheprovider', *contract, 'tests/callbacks/framework/test_callbacks.py')
+    printed += run('pytest', '-q', '-p', 'no:cacheprovider', *contract, *files)
     assert printed.count(' passed') == 2 and 'failed' not in printed
     (command,) = re.findall(r'composer-memprof (train .*)\n', text)
     listed = run('composer_memprof', *command.split(), 'max_duration=3ba')

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import child_environment
+from tests.conftest import child_environment, simulated_gpu
 from tests.support import warm_python
 
 #: Fresh and forked processes must do the same.
@@ -115,6 +115,13 @@ def test_variables_that_libraries_read_at_an_import_are_never_those_of_another_p
             told.append(int(value))
     assert seeds == [7, 7, 7] and len(set(hashes)) == 1
     assert parents[0] == os.getpid() != parents[1] == parents[2]
+
+
+def test_a_simulated_gpu_is_the_one_that_was_asked_for() -> None:
+    code = 'import torch; print(torch.cuda.get_device_name(), torch.cuda.device_count())'
+    for gpu, devices, name in (('t4', 2, 'Tesla T4'), ('a100-40gb', 1, 'NVIDIA A100-SXM4-40GB')):
+        done = python('-c', code, env=simulated_gpu(gpu, devices=devices), own_server=True)
+        assert done.stdout == f'{name} {devices}\n', done.stderr
 
 
 def test_flags_of_python_and_other_programs_are_refused() -> None:

@@ -14,6 +14,7 @@ OMP_NUM_THREADS in the environment of the tests, children have one thread each.
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import os
@@ -31,6 +32,8 @@ _READ_LATER = (
     *('RANK', 'WORLD_SIZE', 'LOCAL_', 'GROUP_', 'NODE_RANK', 'MASTER_', 'FSDP_VERSION', 'PATH', 'HOME', 'TMPDIR'),
     *('COLUMNS', 'LINES', 'COMP_', '_COMPOSER_MEMPROF_COMPLETE'),
 )
+#: These are read when CUDA is initialized, which no import does. The allocator's backend is chosen at the import.
+_READ_WITH_CUDA = ('SIMULATED_GPU', 'SIMULATED_GPU_NOTES', 'PYTORCH_CUDA_ALLOC_CONF')
 #: Beside the one with the variables of the tests. Each takes some 400 MiB.
 _MOST_OTHERS = 2
 
@@ -75,13 +78,27 @@ class _Server:
 _servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
 
+@atexit.register
+def _end_all() -> None:
+    for server in _servers.values():
+        server.end()
+
+
+def _key(environment: dict[str, str]) -> frozenset[tuple[str, str]]:
+    """The variables that must be those of a server."""
+    return frozenset(
+        (name, value)
+        for name, value in environment.items()
+        if not name.startswith(_READ_LATER) and (name not in _READ_WITH_CUDA or 'backend:' in value)
+    )
+
+
 def _server_for(environment: dict[str, str], own_server: bool) -> Optional[_Server]:
     """None if a fresh process is needed."""
-    fixed = {name: value for name, value in environment.items() if not name.startswith(_READ_LATER)}
-    key = frozenset(fixed.items())
+    key = _key(environment)
     if key not in _servers:
         usual = {**os.environ, 'PYTHONPATH': str(_ROOT)}
-        if not own_server and key != frozenset((n, v) for n, v in usual.items() if not n.startswith(_READ_LATER)):
+        if not own_server and key != _key(usual):
             return None
         if len(_servers) > _MOST_OTHERS:
             _servers.pop(next(iter(_servers))).end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from composer_memprof import HostRSS, MemorySnapshot, SavedTensorsHook
 from composer_memprof.config import load
 from composer_memprof.runner import Run
 from tests.conftest import child_environment, entries, loader, make_trainer, run_on_two_ranks, train
+from tests.support import warm_python
 
 JOB = """
 from composer.utils import dist
@@ -96,7 +96,7 @@ def test_a_stderr_that_is_closed_harms_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize('end', ['', "raise RuntimeError('a bug')"], ids=['never closed', 'failed'])
 def test_a_run_that_nobody_closes_has_the_line_at_the_exit(end: str) -> None:
     Path('job.py').write_text(JOB + end)
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, 'job.py'], env=child_environment(), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == bool(end)

@@ -12,12 +12,12 @@ import pytest
 
 from composer_memprof.examples.byte_gpt import ByteGPT
 from tests.commands.test_cli import QUICKSTART, SMALL
-from tests.conftest import child_environment, entries, s3_environment
+from tests.conftest import child_environment, entries, s3_environment, two_ranks
 
 pytestmark = pytest.mark.dist
 
 
-def two_ranks(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def launched(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     composer = Path(sys.executable).parent / 'composer'
     run = subprocess.run(
         [*(composer, '-n', '2', '-c', 'composer-memprof', 'train'), *map(str, arguments)],
@@ -31,7 +31,7 @@ def two_ranks(*arguments: object, **environment: str) -> subprocess.CompletedPro
 
 
 def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) -> None:
-    run = two_ranks(
+    run = launched(
         *(QUICKSTART, 'max_duration=50ba', *SMALL),
         'callbacks.memprof_host_rss.remote_file_name=s3://runs/{run_name}',
         'callbacks.memprof_torch_profiler.schedule.ranks=[1]',
@@ -49,7 +49,8 @@ def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) 
 
 
 def test_the_sharded_gpt_leaves_both_ranks_tables_with_exact_optimizer_state() -> None:
-    two_ranks(QUICKSTART.parent / 'fsdp2.yaml', 'progress_bar=false')
+    config = str(QUICKSTART.parent / 'fsdp2.yaml')
+    two_ranks('-m', 'composer_memprof.cli', 'train', config, 'progress_bar=false', timeout=300)
     folder = Path('runs/fsdp2')
     for rank in (0, 1):
         (table,) = folder.glob(f'fsdp_mem_rank_{rank}_train_*.log')

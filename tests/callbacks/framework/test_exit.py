@@ -21,6 +21,7 @@ from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing import deadlines as exiting
 from composer_memprof.artifacts.writing.deadlines import Deadline
 from tests.conftest import child_environment, entries, make_trainer, s3_environment, train, wait_for
+from tests.support import warm_python
 
 #: A run of 30 batches with all three callbacks, whose windows are open at batch 8, when something happens.
 _RUN = """
@@ -63,7 +64,7 @@ KINDS = {
 def start(remote: str, happens: str, endpoint: str = '', after: str = 'pass') -> subprocess.Popen[str]:
     Path('job.py').write_text(_RUN.format(happens=happens, after=after))
     environment = child_environment(**(s3_environment(endpoint) if endpoint else {}))
-    return subprocess.Popen(
+    return warm_python.Popen(
         [sys.executable, 'job.py', remote],
         env=environment,
         stdout=subprocess.PIPE,
@@ -139,7 +140,7 @@ def test_sigterm_saves_an_open_window_of_a_callback_that_follows_python_calls(na
     code = _RUN.format(happens=TERMINATED, after='pass').replace('import HostRSS', f'import {name}, HostRSS')
     code = code.replace('TorchProfiler(schedule=second, remote_file_name=remote)', f'{name}(schedule=second)')
     Path('job.py').write_text(code)
-    job = subprocess.Popen(
+    job = warm_python.Popen(
         [sys.executable, 'job.py', Path('store').absolute().as_uri()],
         env=child_environment(),
         stdout=subprocess.PIPE,
@@ -170,7 +171,7 @@ def test_a_run_that_breaks_off_outside_of_a_window_leaves_what_filled_the_memory
     code = _RUN.format(happens=happens, after='pass').replace('schedule=first', 'on_oom=True, on_exception=True')
     code = code.replace("'active': '50ba'", "'active': '1ba'")
     Path('job.py').write_text('import torch\n' + code)
-    job = subprocess.Popen(
+    job = warm_python.Popen(
         [sys.executable, 'job.py', 's3://runs/{run_name}'],
         env=child_environment(**s3_environment(s3_endpoint)),
         stdout=subprocess.PIPE,
@@ -251,7 +252,7 @@ USERS = ['first', 'between', 'last']
 def close_amid(where: str, after: str, *names: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
     """The job, and the status of each file by its kind."""
     Path('job.py').write_text(_CLOSES)
-    job = subprocess.run(
+    job = warm_python.run(
         [sys.executable, 'job.py', where, after, *names],
         env=child_environment(),
         capture_output=True,
@@ -305,7 +306,7 @@ def test_ctrl_c_amid_the_closes_ends_the_wait_for_uploads() -> None:
         Path('job.py').write_text(
             _CLOSES.replace('  Ours(', "  Ours(close_timeout=80000, remote_file_name='s3://runs/x'")
         )
-        job = subprocess.run(
+        job = warm_python.run(
             [sys.executable, 'job.py', 'last', 'exit', 'SIGINT'],
             env=child_environment(**s3_environment(f'http://127.0.0.1:{silent.getsockname()[1]}')),
             capture_output=True,

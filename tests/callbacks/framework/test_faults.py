@@ -12,6 +12,7 @@ import pytest
 
 from composer_memprof.artifacts.reading.manifest import find_manifests, read_manifest
 from tests.conftest import child_environment
+from tests.support import warm_python
 
 #: One process imports everything and is forked for each fault, which begins at batch 4.
 _JOBS = """
@@ -131,7 +132,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / 'jobs.py').write_text(_JOBS)
     read, write = os.pipe()
     with os.fdopen(read) as lines:
-        job = subprocess.Popen(
+        job = warm_python.Popen(
             [sys.executable, 'jobs.py', str(write), 'none', *FAULTS],
             cwd=folder,
             env=child_environment(OMP_NUM_THREADS='1'),

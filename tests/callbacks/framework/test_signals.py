@@ -17,6 +17,7 @@ from composer.core import Callback
 from composer_memprof import HostRSS, SavedTensorsHook, signals
 from composer_memprof.callbacks.registry import CALLBACKS
 from tests.conftest import Noise, child_environment, entries, make_trainer
+from tests.support import warm_python
 
 SOON = {'skip': '1ba', 'active': '2ba'}
 
@@ -152,7 +153,7 @@ def train_with_a_worker_that_is_killed() -> None:
 def test_torchs_own_error_about_a_killed_worker_ends_the_training() -> None:
     # In a process of its own: torch's handler raises at any line, also amid what the test's process goes on with.
     code = 'from tests.callbacks.framework.test_signals import train_with_a_worker_that_is_killed as train; train()'
-    run = subprocess.run(
+    run = warm_python.run(
         [sys.executable, '-c', code], env=child_environment(), capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 0, run.stderr
@@ -202,7 +203,7 @@ if __name__ == '__main__':
 
 def hang_up(before: str = '') -> subprocess.CompletedProcess[str]:
     Path('job.py').write_text(_HANGS_UP.format(before=before))
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, 'job.py', Path('store').absolute().as_uri()],
         env=child_environment(),
         capture_output=True,

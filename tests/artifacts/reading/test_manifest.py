@@ -24,9 +24,10 @@ from composer_memprof.artifacts.reading.manifest import Entry, Manifest, append_
 from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing.temporary_files import temporary_name
 from composer_memprof.messages import MemprofWarning
-from tests.artifacts.test_artifacts import make_store, stamp
 from tests.conftest import child_environment, entries, train, wait_for
+from tests.support import warm_python
 from tests.support.leavings import what_is_wrong
+from tests.support.stores import make_store, stamp
 
 FOLDER = Path('run')
 
@@ -196,7 +197,7 @@ store.close(20)
 
 
 def killed_while(how: str) -> None:
-    run = subprocess.run([sys.executable, '-c', _KILLED, how], env=child_environment(), timeout=120)
+    run = warm_python.run([sys.executable, '-c', _KILLED, how], env=child_environment(), timeout=120)
     assert run.returncode == (0 if how == 'child' else -signal.SIGKILL)
 
 

@@ -30,6 +30,7 @@ from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.cli import app
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import child_environment, entries, make_trainer, s3_environment, wait_for
+from tests.support import warm_python
 from tests.support.fault_proxy import FaultProxy, Faults, many_faults
 
 FOLDER = Path('run')
@@ -266,7 +267,7 @@ if __name__ == '__main__':
 def test_what_a_killed_runs_logger_never_uploaded_is_kept_and_pushed(s3: Any, proxy: FaultProxy) -> None:
     Path('job.py').write_text(_JOB)
     environment = child_environment(S3_ENDPOINT_URL=proxy.url)
-    job = subprocess.Popen(
+    job = warm_python.Popen(
         [sys.executable, 'job.py'], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:

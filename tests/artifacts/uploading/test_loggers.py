@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from composer_memprof.artifacts.store import fork_next_writer
 from composer_memprof.callbacks.framework.metrics import WindowMetrics
 from composer_memprof.guide import pages
 from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
+from tests.support import warm_python
 
 BATCHES = 30
 #: Of the metrics: one of each kind.
@@ -199,7 +199,7 @@ print(json.dumps({name: values[-1][1] for name, values in seen.data.items() if n
 
 
 def test_on_a_gpu_what_was_reserved_is_logged_too() -> None:
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, '-c', ON_A_GPU],
         env={**child_environment(), **simulated_gpu()},
         capture_output=True,

@@ -24,6 +24,7 @@ from composer_memprof.artifacts.uploading.process.serve import READY
 from composer_memprof.artifacts.uploading.process.start import UploadFailedError, UploadProcess
 from composer_memprof.artifacts.writing.child.fork import is_own_child
 from tests.conftest import child_environment, wait_for
+from tests.support import warm_python
 from tests.support.fault_proxy import FaultProxy, Faults
 
 ADDRESS = 's3://runs/x/file.bin'
@@ -138,7 +139,7 @@ if not os.fork():  # as a DataLoader's worker, which has the pipe too
     os._exit(0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    run = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True, env=child_environment())
+    run = warm_python.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True, env=child_environment())
     assert run.stdout is not None
     process = int(run.stdout.readline())
     assert run.wait() == -signal.SIGKILL
@@ -245,7 +246,7 @@ upload_server.serve_uploads(int(sys.argv[1]))
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, '-c', code, str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=child_environment())
+        process = warm_python.Popen(command, pass_fds=[theirs.fileno()], env=child_environment())
     with ours, ours.makefile('rb') as answers:
         assert answers.read() == READY
     assert process.wait(30) == 0 and time.monotonic() - begin < 60

@@ -23,8 +23,8 @@ from composer_memprof.artifacts.uploading.composer_stores import ComposerStoreFi
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.redaction import hide_values, redacted
-from tests.artifacts.test_artifacts import stamp
 from tests.conftest import entries, make_trainer, train
+from tests.support.stores import stamp
 
 SECRET = 'SeCrEt0123'
 

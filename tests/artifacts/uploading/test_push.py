@@ -1,0 +1,163 @@
+"""Manifests, and the push of what a run has not uploaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+from typer.testing import CliRunner
+
+from composer_memprof.artifacts.reading.manifest import Entry, Manifest, read_manifest
+from composer_memprof.artifacts.uploading.destinations import FsspecDestination
+from composer_memprof.artifacts.uploading.push.push import push
+from composer_memprof.cli import app
+from tests.conftest import child_environment
+from tests.support import warm_python
+from tests.support.stores import FOLDER, entry
+
+
+def dead_manifest(*lines: Entry, folder: Path = FOLDER) -> Path:
+    manifest = Manifest.acquire(folder, 0)
+    for line in lines:
+        manifest.append(line)
+    manifest.release()
+    return manifest.path
+
+
+def test_the_last_line_of_a_path_counts_and_broken_lines_are_skipped() -> None:
+    path = dead_manifest(entry('a', 'open'), entry('b', 'saved'), entry('a', 'saved'))
+    with open(path, 'a') as file:
+        file.write('[]\n{"kind": 1}\n' + '[' * 100_000 + '\n{"kind": "thing", "path": "c", "re')
+    assert [(e.path, e.status) for e in read_manifest(path)] == [('a', 'saved'), ('b', 'saved')]
+    dead_manifest(entry('d', 'saved'))  # goes on after the line that a kill cut short
+    assert [e.path for e in read_manifest(path)] == ['a', 'b', 'd']
+
+
+def test_a_line_after_the_release_leaves_no_lock_behind() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    manifest = Manifest.acquire(FOLDER, 0)
+    manifest.append(entry('a', 'saved', 'memory://late/a'))
+    manifest.release()
+    manifest.append(entry('b', 'saved'))
+    assert [pushed.error for pushed in push(FOLDER)] == [None]
+
+
+def test_push_continues_after_an_unreadable_manifest_and_writes_to_the_right_one() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    path = dead_manifest(replace(entry('a', 'saved', 'memory://right/a'), rank=7))
+    (FOLDER / 'rank1.manifest.jsonl').symlink_to('/etc/hostname')
+    results = push(FOLDER)
+    assert sorted(pushed.error is None for pushed in results) == [False, True]
+    assert read_manifest(path)[0].status == 'uploaded'
+    assert not (FOLDER / 'rank7.manifest.jsonl').exists()
+
+
+@pytest.mark.parametrize('hidden', ['.ssh/authorized_keys', '.bashrc'])
+def test_push_writes_to_no_hidden_path_of_this_machine(hidden: str, tmp_path: Path) -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    dead_manifest(entry('a', 'saved', f'file://{tmp_path}/home/{hidden}'))
+    (pushed,) = push(FOLDER)
+    assert pushed.error is not None
+    assert not (tmp_path / 'home').exists()
+
+
+def test_many_uploads_to_one_local_name_lose_none(tmp_path: Path) -> None:
+    destination, names = FsspecDestination(), []
+    for number in range(8):
+        (tmp_path / f'{number}').write_text(str(number))
+
+    def upload(number: int) -> None:
+        names.append(destination.upload(tmp_path / f'{number}', f'file://{tmp_path}/shelf/x.txt'))
+
+    threads = [threading.Thread(target=upload, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(names)) == 8
+    assert {path.read_text() for path in (tmp_path / 'shelf').iterdir()} == set('01234567')
+
+
+def test_push_uploads_files_that_are_not_uploaded_and_a_dead_runs_open_files() -> None:
+    FOLDER.mkdir()
+    for name in 'abcd':
+        (FOLDER / name).write_text(name)
+    path = dead_manifest(
+        entry('a', 'saved', 'memory://push/a'),
+        entry('b', 'failed', 'memory://push/b'),
+        entry('c', 'open', 'memory://push/c'),
+        entry('d', 'uploaded', 'memory://push/d'),
+        entry('e', 'saved'),
+    )
+    results = push(FOLDER.parent)
+    assert sorted((pushed.path.name, pushed.error) for pushed in results) == [('a', None), ('b', None), ('c', None)]
+    assert {e.path: e.status for e in read_manifest(path)} == {
+        **dict.fromkeys('abcd', 'uploaded'),
+        'e': 'saved',
+    }
+    assert next(e for e in read_manifest(path) if e.path == 'c').sha256 == hashlib.sha256(b'c').hexdigest()
+    assert push(FOLDER) == []
+
+
+def test_push_leaves_the_files_of_a_running_job_alone_and_says_which_process_that_is() -> None:
+    code = (
+        'import sys\nfrom pathlib import Path\n'
+        'from composer_memprof.artifacts.reading.manifest import Manifest\n'
+        'from tests.support.stores import entry\n'
+        "manifest = Manifest.acquire(Path('run'), 0)\n"
+        "manifest.append(entry('a', 'open', 'memory://push/live'))\n"
+        "print('ready', flush=True)\nsys.stdin.readline()\n"
+    )
+    job = warm_python.Popen(
+        [sys.executable, '-c', code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == 'ready\n'
+    (FOLDER / 'a').write_text('a')
+    (held,) = push(FOLDER)
+    assert held.error is not None and f'process {job.pid} (' in held.error
+    command = CliRunner().invoke(app, ['push', str(FOLDER)])
+    assert command.exit_code == 1 and f'process {job.pid} (' in command.stderr
+    job.communicate('go\n', timeout=20)
+    assert [pushed.error for pushed in push(FOLDER)] == [None]
+
+
+@pytest.mark.parametrize('path', ['../secret', '/etc/hostname', 'link', 'missing', '.'])
+def test_push_trusts_no_path_of_a_manifest(path: str, tmp_path: Path) -> None:
+    (tmp_path / 'secret').write_text('secret')
+    FOLDER.mkdir()
+    (FOLDER / 'link').symlink_to(tmp_path / 'secret')
+    dead_manifest(entry(path, 'saved', 'memory://stolen/x'))
+    (pushed,) = push(FOLDER)
+    assert pushed.error is not None
+    assert not fsspec.filesystem('memory').exists('/stolen/x')
+
+
+def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    dead_manifest(entry('a', 'saved', 'file://' + str(Path('shelf/a').absolute())), entry('b', 'saved', 'memory://x/b'))
+    run = warm_python.run(
+        [sys.executable, '-m', 'composer_memprof.cli', 'push', 'run', '--json'],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+    reports = [json.loads(line) for line in run.stdout.splitlines()]
+    assert {Path(report['path']).name: report['error'] is None for report in reports} == {'a': True, 'b': False}
+    assert run.returncode == 1
+    assert Path('shelf/a').read_text() == 'a'

@@ -1,0 +1,146 @@
+"""The work of a child that writes: parts, imports, and how long others wait for it."""
+
+from __future__ import annotations
+
+import importlib.abc
+import os
+import resource
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composer_memprof.artifacts.naming.names import Naming
+from composer_memprof.artifacts.store import Part
+from composer_memprof.artifacts.writing.child import fork as child_module
+from composer_memprof.artifacts.writing.child.fork import fork
+from composer_memprof.callbacks.registry import CALLBACKS
+from composer_memprof.messages import MemprofWarning
+from tests.conftest import FEATURES, Regression, entries, make_trainer
+from tests.support.stores import FOLDER, make_store, stamp, statuses, text
+
+# -- parts --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_leaves_the_folder_loses_only_its_own_part(tmp_path: Path) -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'out').symlink_to(tmp_path)
+    store = make_store()
+    parts = [
+        text(),
+        replace(text(kind='thing.link'), naming=Naming('out/x', None, '.txt')),
+        replace(text(kind='thing.up'), naming=Naming('../x', None, '.txt')),
+        replace(text(kind='thing.long'), naming=Naming('x' * 300, None, '.txt')),
+        text(kind='thing.page', suffix='.html'),
+    ]
+    with pytest.warns(MemprofWarning, match='could not be written') as told:
+        store.save(parts, stamp())
+        store.close(20)
+    saved = [entry.kind for entry in entries(FOLDER) if entry.status == 'saved']
+    assert saved == ['thing', 'thing.page']
+    assert sum('could not be written' in str(warning.message) for warning in told) == 3
+    assert not list(FOLDER.glob('.*'))
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Notes what a forked child imports."""
+
+    def __init__(self, log: Path) -> None:
+        self._log, self._parent = log, os.getpid()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if os.getpid() != self._parent:
+            with open(self._log, 'a') as log:
+                log.write(f'{name}\n')
+
+
+class _Large(Regression):
+    """With weights that are large enough to be left out of a child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 1 << 16), torch.nn.ReLU(), torch.nn.Linear(1 << 16, 1))
+
+
+@pytest.mark.parametrize('name', CALLBACKS)
+def test_no_child_imports_anything_or_needs_the_weights(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock of an import that another thread was in at the fork is never released in the child."""
+    for package in ('memray', 'viztracer'):
+        if name.endswith(package):
+            pytest.importorskip(package)
+    callback = CALLBACKS[name](schedule={'skip': '1ba', 'active': '1ba'}, compress=True)
+    trainer = make_trainer(callback, batches=3, model=_Large())
+    log = tmp_path / 'imports'
+    monkeypatch.setattr(sys, 'meta_path', [_Watch(log), *sys.meta_path])
+    trainer.fit()
+    trainer.close()
+    assert not log.exists() or log.read_text() == ''
+    assert set(statuses(Path('test-run'))) <= {'saved', 'removed'}
+    assert statuses(Path('test-run'))['saved']
+
+
+def test_a_full_disk_leaves_no_half_of_a_line_in_a_growing_file() -> None:
+    store = make_store()
+    growing = store.grow('thing', '.txt', stamp(0))
+    assert store.flush(20)  # its line in the manifest
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lines: list[str] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        with pytest.raises(OSError, match='No space left'):
+            while True:
+                line = 'x' * 99 + str(len(lines))
+                growing.write(line)
+                lines.append(line)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (FOLDER / 'rank0.0.txt').read_text().splitlines() == lines
+    store.close(20)
+
+
+# -- patience -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, 'STUCK_S', 1.5)
+    monkeypatch.setattr(child_module, '_LOOK_EVERY_S', 0.1)
+
+    def compute(path: Path) -> None:
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            sum(range(10_000))
+        path.write_text('x')
+
+    def hang(path: Path) -> None:
+        time.sleep(60)
+
+    store = make_store()
+    with pytest.warns(MemprofWarning, match='the process that wrote it died: it was stuck for 1.5 s'):
+        store.save([Part('thing', '.txt', compute), Part('thing.page', '.html', hang)], stamp())
+        store.close(20)
+    assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'saved'), ('thing.page', 'failed')]
+    assert not list(FOLDER.glob('.*'))
+
+
+def test_a_child_gives_way_to_everything_else() -> None:
+    child = fork(lambda: [os.sched_getscheduler(0), os.nice(0)])
+    assert child is not None and child.results(20) == [os.SCHED_IDLE, 19]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root may raise a priority')
+def test_a_child_that_somebody_waits_for_runs_as_everything_else_does() -> None:
+    def write(path: Path) -> None:
+        while os.sched_getscheduler(0) == os.SCHED_IDLE:
+            time.sleep(0.05)
+        path.write_text('x')
+
+    store = make_store()
+    store.save([Part('thing', '.txt', write)], stamp())
+    assert store.flush(60)
+    store.close(20)

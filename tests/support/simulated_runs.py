@@ -1,0 +1,108 @@
+"""Runs of scripts and commands on simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from composer_memprof.simulated_gpu import ranks
+from tests.conftest import run_command_that_simulates, simulated_gpu
+from tests.support import warm_python
+
+MIB = 1 << 20
+
+
+def on_simulated_gpu(
+    tmp_path: Path, code: str, *, kept: float = 1.0, devices: int = 1, fails: bool = False, **variables: str
+) -> dict[str, Any]:
+    """What the script puts into ``found``, with ``stderr`` and ``notes``."""
+    environment = simulated_gpu(devices=devices, kept=kept)
+    notes = tmp_path / 'notes.txt'
+    script = tmp_path / 'script.py'
+    head = 'import json, torch\nfound = {}\n'
+    script.write_text(f'{head}{textwrap.dedent(code)}\nprint("\\n" + json.dumps(found))\n')
+    environment |= {'SIMULATED_GPU_NOTES': str(notes), **variables}
+    usual = all(name == 'PYTORCH_CUDA_ALLOC_CONF' and 'backend:' not in variables[name] for name in variables)
+    ran = warm_python.run(
+        [sys.executable, str(script)],
+        own_server=usual,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert (ran.returncode != 0) == fails, ran.stderr[-4000:]
+    found = {} if fails else json.loads(ran.stdout.splitlines()[-1])
+    return {**found, 'stderr': ran.stderr, 'notes': notes.read_text() if notes.exists() else ''}
+
+
+def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> str:
+    """What a script prints that stands for one rank."""
+    Path('script.py').write_text(script)
+    place = ranks.environment(count, rank)
+    # a port that nobody can listen on
+    base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
+    environment = simulated_gpu('a100-80gb', devices=int(place['LOCAL_WORLD_SIZE']), base=base)
+    command = [sys.executable, '-W', 'ignore', 'script.py']
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
+    return ran.stdout
+
+
+#: The command, which replaces its process by one on a simulated GPU. This process is on one already, and goes on.
+PLAN = """
+import os, runpy, sys
+
+def go_on(program, command, environment):
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = command[2:]
+    runpy.run_module(command[2], run_name='__main__', alter_sys=True)
+    sys.exit()
+
+os.execve = go_on
+sys.argv[:] = ['composer-memprof', 'plan', *sys.argv[1:]]
+from composer_memprof.cli import main
+main()
+"""
+
+
+def plan_on_a_server(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``composer-memprof plan`` with the arguments, in a process that has imported torch on a simulated GPU."""
+    quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
+    environment = {**simulated_gpu(), **quiet}
+    command = [sys.executable, '-c', PLAN, *arguments]
+    return warm_python.run(
+        command, own_server=True, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+# Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
+SCRIPT = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, bias=False) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+loss = torch.ones(())
+while not loss > 1:
+    loss = model(torch.randn(64, 4096, device='cuda')).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_command_that_simulates('simulate', *arguments)
+
+
+def result_of(*arguments: str) -> dict[str, Any]:
+    ran = simulate('--json', *arguments)
+    assert ran.stdout, ran.stderr
+    return {**json.loads(ran.stdout), 'stderr': ran.stderr, 'code': ran.returncode}
