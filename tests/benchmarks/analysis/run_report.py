@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.benchmarks.figures import Report
 from tests.support.made_up_runs import run_of
 
 _RANKS = 1024
@@ -19,7 +19,7 @@ _RANKS = 1024
 _SECONDS, _GB, _MB = 20.0, 1.0, 15.0
 
 
-def run_report(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def run_report(rounds: int, report: Report) -> None:
     """Report each figure as a share of its goal, and the goal, which is 1."""
     with tempfile.TemporaryDirectory() as folder:
         run = run_of(Path(folder) / 'run', _RANKS, rank700=2.0)

@@ -20,6 +20,8 @@ from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
+from tests.benchmarks.figures import Report
+from tests.benchmarks.trainers import gpt_trainer
 
 
 class Timed(MemorySnapshot):
@@ -56,10 +58,8 @@ class Timed(MemorySnapshot):
         self.events = sum(len(trace) for trace in snapshot['device_traces'])
 
 
-def hold(rounds: int) -> None:
+def hold(rounds: int, report: Report) -> None:
     """On a CPU: the time after the profiler's own stop, compared with doing it inline."""
-    from tests.benchmarks.run import gpt_trainer, report
-
     held, inline, stopping, events = [], [], [], 0
     for _ in range(rounds):
         callback = Timed(schedule={'skip': '2ba', 'active': '30ba'})
@@ -105,10 +105,8 @@ def _seconds_to_allocate() -> float:
     return time.perf_counter() - begin
 
 
-def hold_gpu(rounds: int) -> None:
+def hold_gpu(rounds: int, report: Report) -> None:
     """On a GPU: the window's end, compared with that of Composer's callback on the same batches."""
-    from tests.benchmarks.run import gpt_trainer, report
-
     if not torch.cuda.is_available():
         print('  there is no GPU here')
         return

@@ -7,12 +7,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from composer_memprof.simulated_gpu import ranks
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
+from tests.benchmarks.figures import Report
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +25,7 @@ _65B = (
 _MOST_ROUNDS = 3
 
 
-def simulation(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def simulation(rounds: int, report: Report) -> None:
     """Report each ratio and its goal."""
     imports: list[float] = []
     plans: dict[int, list[float]] = {8: [], 8192: []}
