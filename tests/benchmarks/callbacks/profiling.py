@@ -34,7 +34,7 @@ class BareProfile(Callback):
 
 def profiling(rounds: int, report: Report) -> None:
     first, active, batches = 5, 30, 40
-    switches = {'profile_memory': True, 'with_flops': True, 'record_shapes': False, 'with_stack': False}
+    switches: dict[str, Any] = {'profile_memory': True, 'with_flops': True, 'record_shapes': False, 'with_stack': False}
     make: dict[str, Callable[[], Callback]] = {
         'bare': lambda: BareProfile(first, first + active, **switches),
         'ours': lambda: TorchProfiler(schedule={'skip': f'{first}ba', 'active': f'{active}ba'}, **switches),
