@@ -9,6 +9,7 @@ again, and then called.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -25,8 +26,9 @@ STOPPING = tuple(getattr(signal, name) for name in ('SIGTERM', 'SIGINT', 'SIGHUP
 Defers = Callable[[int, Optional[FrameType]], bool]
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
-#: ``signal.getsignal`` without its enums, which take twenty times as long.
-_handler_of: Callable[[int], Any] = getattr(signal.getsignal, '__wrapped__', signal.getsignal)
+#: ``signal.getsignal`` without its enums, which take twenty times as long. Each event of a callback asks for ten handlers.
+#: From Python 3.11 on ``signal.getsignal`` does not say which function it wraps.
+_handler_of: Callable[[int], Any] = importlib.import_module('_signal').getsignal
 
 
 def _on_main_thread() -> bool:

@@ -6,10 +6,8 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +23,6 @@ from composer_memprof.artifacts.reading.manifest import Entry, find_manifests, r
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
-from tests.support import warm_python
 
 FEATURES = 16
 
@@ -214,52 +211,6 @@ def s3_environment(endpoint: str) -> dict[str, str]:
         'AWS_ENDPOINT_URL': endpoint,
         'AWS_DEFAULT_REGION': 'us-east-1',
     }
-
-
-def run_on_two_ranks(script: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run ``script`` in its folder on two ranks, each a process of its own. Returns what rank 0 has said."""
-    return two_ranks(script.name, cwd=script.parent, timeout=timeout)
-
-
-def two_ranks(*arguments: str, timeout: float, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments on two ranks, with the variables that Composer's launcher sets.
-
-    :mod:`tests.callbacks.framework.test_dist` has tests that go through the launcher itself.
-    """
-    with socket.create_server(('127.0.0.1', 0)) as free:
-        port = str(free.getsockname()[1])
-    command = [sys.executable, *arguments]
-    ends = time.monotonic() + timeout
-    with tempfile.TemporaryFile('w+') as said, contextlib.ExitStack() as started:
-        ranks = []
-        for rank in ('0', '1'):
-            environment = child_environment(
-                RANK=rank,
-                LOCAL_RANK=rank,
-                WORLD_SIZE='2',
-                LOCAL_WORLD_SIZE='2',
-                NODE_RANK='0',
-                MASTER_ADDR='127.0.0.1',
-                MASTER_PORT=port,
-            )
-            streams: dict[str, Any] = {'stdout': said, 'stderr': said}
-            if rank == '0':
-                streams = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
-            ranks.append(warm_python.Popen(command, cwd=cwd, env=environment, text=True, **streams))
-            started.callback(ranks[-1].wait)
-            started.callback(ranks[-1].kill)
-        first, second = ranks
-        while second.poll() is None and first.poll() is None and time.monotonic() < ends:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                first.communicate(timeout=0.1)
-        if any(rank.poll() for rank in ranks):  # the other waits for it, as long as gloo does
-            for rank in ranks:
-                rank.kill()
-        output, errors = first.communicate(timeout=max(ends - time.monotonic(), 0.1))
-        second.wait(max(ends - time.monotonic(), 0.1))
-        said.seek(0)
-        assert first.returncode == second.returncode == 0, output + errors + said.read()
-    return subprocess.CompletedProcess(command, 0, output, errors)
 
 
 def child_environment(**more: str) -> dict[str, str]:

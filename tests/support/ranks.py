@@ -14,17 +14,22 @@ from tests.support import warm_python
 
 
 def run_on_ranks(script: Path, ranks: int = 2, timeout: float = 300) -> str:
-    """Run ``script`` in its folder on each rank, with the variables that Composer's launcher sets.
+    """Run ``script`` in its folder on each rank. As :func:`python_on_ranks`."""
+    return python_on_ranks(script.name, folder=script.parent, ranks=ranks, timeout=timeout)
+
+
+def python_on_ranks(*arguments: str, folder: Path, ranks: int = 2, timeout: float = 300) -> str:
+    """Run Python with these arguments on each rank, with the variables that Composer's launcher sets.
 
     Tests of the launcher itself, and of how it ends ranks, start ``composer``.
 
     Returns:
-        str: what rank 0 printed.
+        str: what rank 0 printed, on stderr too.
     """
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    outputs = [script.with_name(f'output-of-rank-{rank}') for rank in range(ranks)]
+    outputs = [folder / f'output-of-rank-{rank}' for rank in range(ranks)]
     with contextlib.ExitStack() as ending:
         processes = []
         for rank, output in enumerate(outputs):
@@ -38,8 +43,8 @@ def run_on_ranks(script: Path, ranks: int = 2, timeout: float = 300) -> str:
                 'MASTER_PORT': port,
             }
             process = warm_python.Popen(
-                [sys.executable, script.name],
-                cwd=script.parent,
+                [sys.executable, *arguments],
+                cwd=folder,
                 env=child_environment(**{name: str(value) for name, value in variables.items()}),
                 stdout=ending.enter_context(output.open('w')),
                 stderr=subprocess.STDOUT,

@@ -13,6 +13,8 @@ import viztracer
 from composer.core import Callback
 
 from composer_memprof import Memray, VizTracer
+from tests.benchmarks.figures import Report
+from tests.benchmarks.trainers import BatchTimer, gpt_trainer
 
 FIRST, ACTIVE, BATCHES = 5, 20, 27
 GOAL = 1.05
@@ -66,9 +68,7 @@ def _timed(cls: Any) -> type[Callback]:
     return Timed
 
 
-def python_calls(rounds: int) -> None:
-    from tests.benchmarks.run import BatchTimer, gpt_trainer, report
-
+def python_calls(rounds: int, report: Report) -> None:
     schedule = {'skip': f'{FIRST}ba', 'active': f'{ACTIVE}ba'}
     tools: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         'Memray': (

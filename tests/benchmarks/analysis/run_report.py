@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.benchmarks.figures import Report
+from tests.benchmarks.measured import measure
 from tests.support.made_up_runs import run_of
 
 _RANKS = 1024
@@ -19,19 +16,13 @@ _RANKS = 1024
 _SECONDS, _GB, _MB = 20.0, 1.0, 15.0
 
 
-def run_report(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def run_report(rounds: int, report: Report) -> None:
     """Report each figure as a share of its goal, and the goal, which is 1."""
     with tempfile.TemporaryDirectory() as folder:
         run = run_of(Path(folder) / 'run', _RANKS, rank700=2.0)
-        seconds = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            command = [sys.executable, '-m', 'composer_memprof', 'report', str(run)]
-            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-            seconds.append(time.perf_counter() - began)
-        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+        seconds, peaks = zip(*(measure('report', str(run)) for _ in range(rounds)))
         size = os.path.getsize(run / 'report.html') / 1e6
-    took = statistics.median(seconds)
+    took, memory = statistics.median(seconds), max(peaks)
     report(f'report on {_RANKS:,} ranks: {took:.1f} s of {_SECONDS:.0f}', took / _SECONDS, 1.0)
     report(f'its memory: {memory:.2f} GB of {_GB:.0f}', memory / _GB, 1.0)
     report(f'its page: {size:.1f} MB of {_MB:.0f}', size / _MB, 1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 
 import psutil
 import torch
@@ -18,6 +17,7 @@ from composer_memprof.artifacts.writing.child.memory import exclude_from_childre
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.recorders.host_memory import host_memory
 from tests.benchmarks.callbacks.training import gpt_trainer
+from tests.benchmarks.figures import Report
 
 _BEFORE, _WINDOW, _AFTER = 20, 20, 400
 _GIB = 1 << 30
@@ -47,7 +47,7 @@ class _Steps(Callback):
             self.beside.append(seconds)
 
 
-def child(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def child(rounds: int, report: Report) -> None:
     """A CPU's training, which uses every core and rewrites its weights and optimizer state, beside a snapshot's child."""
     medians, means, first = [], [], []
     for _ in range(rounds):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from composer_memprof.artifacts.store import ArtifactStore
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.process.start import UploadFailedError, UploadProcess
 from tests.benchmarks.callbacks.sink import start_sink
+from tests.benchmarks.figures import Report
+from tests.benchmarks.trainers import BatchTimer, quickstart_trainer
 from tests.conftest import s3_environment
 
 _ROOT = Path(__file__).parents[3]
@@ -33,7 +35,6 @@ _AWS_VENV = _ROOT / '.venv-awscli'
 _FILES, _BYTES = 10, 100 << 20
 _STEPS = 40
 _RATE = 50_000_000
-Report = Callable[[str, float, float], None]
 
 
 def uploads(rounds: int, report: Report) -> None:
@@ -176,8 +177,6 @@ def while_training(rounds: int, report: Report) -> None:
 
     The store costs no CPU.
     """
-    from tests.benchmarks.run import BatchTimer, quickstart_trainer
-
     (store, sink), (faulty_store, faulty) = start_sink(), start_sink('faults')
     os.environ.update(s3_environment(sink))
     process = UploadProcess()

@@ -15,15 +15,16 @@ from composer_memprof import Flops
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from tests.benchmarks.callbacks.training import step_ratio
+from tests.benchmarks.figures import Report
 
 
-def flops(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def flops(rounds: int, report: Report) -> None:
     """Train a small GPT in a Trainer, alternately with and without Flops; then trace a step."""
     report('Flops outside of the traced batch against none, a step', step_ratio(rounds, Flops), 1.02)
     _trace(rounds, report)
 
 
-def _trace(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def _trace(rounds: int, report: Report) -> None:
     """Forward and backward under the recorder, against torch's own counter."""
     torch.manual_seed(0)
     model = ByteGPT(d_model=192, n_layers=8, max_seq_len=128)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,11 @@ from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
+from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.environment import environment_with
+from tests.benchmarks.figures import Report
+from tests.benchmarks.trainers import gpt_trainer
+from tests.conftest import child_environment
 
 
 class Timed(MemorySnapshot):
@@ -56,10 +63,8 @@ class Timed(MemorySnapshot):
         self.events = sum(len(trace) for trace in snapshot['device_traces'])
 
 
-def hold(rounds: int) -> None:
+def hold(rounds: int, report: Report) -> None:
     """On a CPU: the time after the profiler's own stop, compared with doing it inline."""
-    from tests.benchmarks.run import gpt_trainer, report
-
     held, inline, stopping, events = [], [], [], 0
     for _ in range(rounds):
         callback = Timed(schedule={'skip': '2ba', 'active': '30ba'})
@@ -77,6 +82,17 @@ def hold(rounds: int) -> None:
 
 
 _GPU_BATCHES = 400
+_CHILD = """
+import json, sys
+from dataclasses import asdict
+import torch
+from tests.benchmarks.callbacks.hold import hold_gpu
+from tests.benchmarks.figures import Report
+assert torch.cuda.is_available(), 'the GPU is not simulated'
+report = Report()
+hold_gpu(int(sys.argv[1]), report)
+print(json.dumps([asdict(figure) for figure in report.figures.values()]))
+"""
 
 
 class Held(Callback):
@@ -105,12 +121,10 @@ def _seconds_to_allocate() -> float:
     return time.perf_counter() - begin
 
 
-def hold_gpu(rounds: int) -> None:
+def hold_gpu(rounds: int, report: Report) -> None:
     """On a GPU: the window's end, compared with that of Composer's callback on the same batches."""
-    from tests.benchmarks.run import gpt_trainer, report
-
     if not torch.cuda.is_available():
-        print('  there is no GPU here')
+        _on_simulated_gpu(rounds, report)
         return
     window: dict[str, Any] = {'skip_batches': 2, 'interval': f'{_GPU_BATCHES}ba', 'max_entries': 5_000_000}
     _seconds_to_allocate()
@@ -131,3 +145,14 @@ def hold_gpu(rounds: int) -> None:
     ratio = statistics.median(ours / theirs for ours, theirs in zip(held['ours'], held['composer']))
     report("MemorySnapshot's hold on a GPU against Composer's", ratio, 0.1)
     report('an allocation after the windows against before them', after / before, 1.1)
+
+
+def _on_simulated_gpu(rounds: int, report: Report) -> None:
+    """Without a GPU: in a process of its own, because a process is prepared for a simulated GPU before it imports torch."""
+    environment = environment_with(find_device('h100-80gb'), base=child_environment())
+    command = [sys.executable, '-W', 'ignore', '-c', _CHILD, str(rounds)]
+    ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    *said, figures = ran.stdout.splitlines()
+    print('\n'.join(line for line in said if line.startswith('  ')))
+    for figure in json.loads(figures):
+        report(**figure)

@@ -13,11 +13,12 @@ import torch
 
 from composer_memprof import MemProfiler, memprofilable
 from composer_memprof.examples.byte_gpt import ByteGPT
+from tests.benchmarks.figures import Report
 
 CALLS = 200_000
 
 
-def mem_profiler(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def mem_profiler(rounds: int, report: Report) -> None:
     extra = statistics.median(_microseconds_of_a_mark() for _ in range(rounds * 3))
     report('a marked function with no profiler over the bare one, microseconds a call', extra, 0.3)
     torch.manual_seed(0)

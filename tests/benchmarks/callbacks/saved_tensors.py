@@ -14,9 +14,10 @@ import torch
 
 from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
+from tests.benchmarks.figures import Report
 
 
-def saved_tensors(rounds: int, report: Callable[[str, float, float], None]) -> None:
+def saved_tensors(rounds: int, report: Report) -> None:
     """Forward and backward of an 8-block transformer. Setting and removing hooks is part of the time."""
     torch.manual_seed(0)
     model = ByteGPT(d_model=192, n_layers=8, max_seq_len=128)

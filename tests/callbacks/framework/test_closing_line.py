@@ -11,8 +11,9 @@ import pytest
 from composer_memprof import HostRSS, MemorySnapshot, SavedTensorsHook
 from composer_memprof.config import load
 from composer_memprof.runner import Run
-from tests.conftest import child_environment, entries, loader, make_trainer, run_on_two_ranks, train
+from tests.conftest import child_environment, entries, loader, make_trainer, train
 from tests.support import warm_python
+from tests.support.ranks import run_on_ranks
 
 JOB = """
 from composer.utils import dist
@@ -118,6 +119,5 @@ def test_the_runner_whose_table_lists_the_files_has_no_line(capsys: pytest.Captu
 @pytest.mark.dist
 def test_of_two_ranks_the_first_has_a_line_about_its_own_files() -> None:
     Path('job.py').write_text(JOB + 'trainer.close()\n')
-    done = run_on_two_ranks(Path('job.py').absolute(), timeout=200)
-    found = lines_in(done.stdout + done.stderr)
+    found = lines_in(run_on_ranks(Path('job.py').absolute()))
     assert found == ['composer_memprof: 5 files of rank 0 in test-run; composer-memprof report test-run']

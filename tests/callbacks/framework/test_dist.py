@@ -12,7 +12,8 @@ import pytest
 
 from composer_memprof.examples.byte_gpt import ByteGPT
 from tests.commands.test_cli import QUICKSTART, SMALL
-from tests.conftest import child_environment, entries, s3_environment, two_ranks
+from tests.conftest import child_environment, entries, s3_environment
+from tests.support.ranks import python_on_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -50,7 +51,7 @@ def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) 
 
 def test_the_sharded_gpt_leaves_both_ranks_tables_with_exact_optimizer_state() -> None:
     config = str(QUICKSTART.parent / 'fsdp2.yaml')
-    two_ranks('-m', 'composer_memprof.cli', 'train', config, 'progress_bar=false', timeout=300)
+    python_on_ranks('-m', 'composer_memprof.cli', 'train', config, 'progress_bar=false', folder=Path.cwd())
     folder = Path('runs/fsdp2')
     for rank in (0, 1):
         (table,) = folder.glob(f'fsdp_mem_rank_{rank}_train_*.log')
