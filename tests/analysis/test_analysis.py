@@ -23,8 +23,8 @@ from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUM
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from tests.conftest import Regression, child_environment, make_trainer, train
-from tests.support import warm_python
-from tests.support.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
+from tests.support.processes import warm_python
+from tests.support.recordings.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
 
 def answer(content: Any) -> SnapshotReport:

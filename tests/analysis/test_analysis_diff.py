@@ -19,8 +19,8 @@ from composer_memprof.analysis.run import RunResult, list_artifacts, snapshots_b
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.report.text.terminal.run_table import next_command, run_table
 from tests.conftest import child_environment
-from tests.support import warm_python
-from tests.support.snapshots import FRAME, event, freed, listed, plain, saved, segment
+from tests.support.processes import warm_python
+from tests.support.recordings.snapshots import FRAME, event, freed, listed, plain, saved, segment
 
 HERE, THERE = [{**FRAME, 'name': 'here'}], [{**FRAME, 'name': 'there'}]
 BEFORE = plain(

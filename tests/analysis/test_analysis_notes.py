@@ -21,7 +21,7 @@ from composer_memprof.recorders.allocations.notes import (
     with_notes,
 )
 from composer_memprof.vocabulary import CATEGORY_LABELS, MEMORY_CATEGORIES, TENSOR_CATEGORIES
-from tests.support.snapshots import event, plain, saved
+from tests.support.recordings.snapshots import event, plain, saved
 
 NOTES = SnapshotNotes(
     device='cuda',

@@ -23,8 +23,8 @@ from composer_memprof.analysis.memory.summary import (
 )
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.analysis.typed_json import FormatError
-from tests.support.damage import the_content
-from tests.support.snapshots import without_stacks
+from tests.support.recordings.damage import the_content
+from tests.support.recordings.snapshots import without_stacks
 
 TEXTS = st.text().filter(str.isprintable)
 INTEGERS = st.integers(-(2**63) + 1, 2**63 - 1)

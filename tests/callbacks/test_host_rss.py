@@ -25,8 +25,8 @@ from composer_memprof.analysis.typed_json import FormatError
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder, WriteError
 from composer_memprof.recorders.host.summary import HostSample, HostTally
 from tests.conftest import Noise, child_environment, entries, json_lines, loader, train
-from tests.support import warm_python
-from tests.support.host_memory import MIB, fresh_memory
+from tests.support.callbacks.host_memory import MIB, fresh_memory
+from tests.support.processes import warm_python
 
 RECORD = Path('test-run/memprof/rank0.0.host_rss.jsonl')
 

@@ -23,7 +23,7 @@ from composer_memprof.recorders.step_times.timers import HostTimer
 from composer_memprof.recorders.torch_private import data_loading
 from composer_memprof.vocabulary import BACKWARD, DATALOADER, EVAL, FORWARD, OPTIMIZER
 from tests.conftest import Noise, Regression, entries, json_lines, loader, train
-from tests.support.ranks import run_on_ranks
+from tests.support.processes.ranks import run_on_ranks
 
 FOLDER = Path('test-run/memprof')
 

@@ -25,7 +25,7 @@ from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.cli import app
 from composer_memprof.config import ALL_CALLBACKS, LOGGERS, MODELS, ConfigError, build_trainer, load
 from tests.conftest import child_environment, entries, json_lines, wait_for
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 QUICKSTART = Path(__file__).parents[2] / 'yamls' / 'quickstart.yaml'
 SMALL = ['model.d_model=16', 'model.n_layers=1', 'model.n_heads=2', 'train_loader.max_bytes=100000']

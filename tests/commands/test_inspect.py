@@ -20,7 +20,7 @@ from composer_memprof.analysis.run import rank_list, snapshot_to_show
 from composer_memprof.analysis.snapshot.loading import SnapshotError, read_snapshot
 from composer_memprof.report.text.terminal.snapshot_tables import report_text
 from tests.conftest import child_environment, train
-from tests.support.snapshots import FRAME, event, freed, listed, plain, saved, segment
+from tests.support.recordings.snapshots import FRAME, event, freed, listed, plain, saved, segment
 
 MIB = 1 << 20
 SMALL = plain(event('alloc', 512, 100), phases=[[0, 1, 'forward']], device='cpu')

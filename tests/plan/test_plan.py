@@ -24,7 +24,7 @@ from composer_memprof.plan.text import plan_text
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
 from tests.conftest import run_command_that_simulates, simulated_gpu
-from tests.support.simulated_runs import plan_on_a_server
+from tests.support.processes.simulated_runs import plan_on_a_server
 
 MIB = 1 << 20
 SMALL = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')

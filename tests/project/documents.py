@@ -16,7 +16,7 @@ import pytest
 
 from composer_memprof.guide import pages
 from tests.conftest import child_environment
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()

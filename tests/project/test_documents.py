@@ -16,7 +16,7 @@ from composer_memprof.config.arguments import call
 from tests.conftest import child_environment, entries
 from tests.project.documents import BLOCKS, DOCUMENTS, NOT_RUN, ROOT, Block, Reader, blocks, commands
 from tests.project.documents import reader as reader
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 PROJECT = 'https://github.com/composer-memprof/composer_memprof'
 

@@ -19,7 +19,7 @@ import composer_memprof
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.recorders.torch_private import CHECKED
 from tests.conftest import child_environment, entries
-from tests.support.snapshots import event, plain, saved
+from tests.support.recordings.snapshots import event, plain, saved
 
 ROOT = Path(__file__).parents[2]
 METADATA = configparser.RawConfigParser()

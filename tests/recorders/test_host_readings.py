@@ -21,7 +21,7 @@ from composer_memprof.recorders.host.processes import ProcessReader, child_pids,
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
 from composer_memprof.recorders.host.trend import Series, estimate_trend
 from tests.conftest import train
-from tests.support.host_memory import MIB, fresh_memory
+from tests.support.callbacks.host_memory import MIB, fresh_memory
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer_memprof.recorders.modules.names import OUTSIDE
-from tests.support.ranks import run_on_ranks
+from tests.support.processes.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 

@@ -14,7 +14,7 @@ from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.vocabulary import MEMORY_CATEGORIES, PHASE_COLORS
 from tests.conftest import until
 from tests.support.made_up_runs import MIB, run_of, write_files
-from tests.support.snapshots import event, freed, plain, saved
+from tests.support.recordings.snapshots import event, freed, plain, saved
 
 PHASES = [[0, 0, 'forward'], [30, 0, 'backward']]
 PARTS = {'blocks.0.up': 5, 'blocks.0.down': 3, 'blocks.1.up': 2, 'head': 4}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from composer_memprof.analysis.memory.pictures.timeline import extremes, lines_of, sum_up_smaller, timeline_of
 from composer_memprof.report.html.snapshot.page import snapshot_page
 from tests.benchmarks.analysis.made_up import training_snapshot
-from tests.support.snapshot_pages import HOSTILE, MIB, a_step, loaded, recorded
+from tests.support.recordings.snapshot_pages import HOSTILE, MIB, a_step, loaded, recorded
 
 
 @pytest.mark.parametrize('most_blocks', [0, 1, 50, 10**9])

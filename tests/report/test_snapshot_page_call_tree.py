@@ -8,7 +8,7 @@ import pytest
 
 from composer_memprof.analysis.snapshot.model import Snapshot
 from tests.benchmarks.analysis.made_up import training_snapshot
-from tests.support.snapshot_pages import MIB, TORCH, frame, loaded
+from tests.support.recordings.snapshot_pages import MIB, TORCH, frame, loaded
 
 OPTIMIZER = {'filename': '/x/lib/python3.11/site-packages/torch/optim/adamw.py', 'line': 120, 'name': '_init_group'}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from composer_memprof.analysis.snapshot.model import Snapshot
-from tests.support.snapshot_pages import HOSTILE, MIB, frame, loaded, recorded
+from tests.support.recordings.snapshot_pages import HOSTILE, MIB, frame, loaded, recorded
 
 
 def segments() -> Snapshot:

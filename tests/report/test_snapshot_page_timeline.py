@@ -15,8 +15,8 @@ from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUM
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.html.snapshot.page import snapshot_page
 from tests.benchmarks.analysis.made_up import training_snapshot
-from tests.support.snapshot_pages import HOSTILE, MIB, a_step, frame, loaded, place, recorded
-from tests.support.snapshots import without_stacks
+from tests.support.recordings.snapshot_pages import HOSTILE, MIB, a_step, frame, loaded, place, recorded
+from tests.support.recordings.snapshots import without_stacks
 
 REAL = Path(__file__).parents[3] / 'shared' / 'data' / 'snapshots'
 

@@ -18,7 +18,7 @@ from composer_memprof.simulated_gpu.building import CannotSimulateError, library
 from composer_memprof.simulated_gpu.devices import Device, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
 from tests.conftest import simulated_gpu
-from tests.support.snapshots import REAL
+from tests.support.recordings.snapshots import REAL
 
 #: The script that made the real snapshots.
 TRUTH = REAL.parent.parent / 'truth'

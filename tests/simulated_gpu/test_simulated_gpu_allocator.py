@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.simulated_runs import on_simulated_gpu
+from tests.support.processes.simulated_runs import on_simulated_gpu
 
 ALLOCATOR = """
 import gc, os

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.simulated_runs import MIB, on_simulated_gpu
+from tests.support.processes.simulated_runs import MIB, on_simulated_gpu
 
 DEVICES = """
 import ctypes

@@ -10,7 +10,7 @@ import torch
 
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
-from tests.support.simulated_runs import MIB, on_simulated_gpu
+from tests.support.processes.simulated_runs import MIB, on_simulated_gpu
 
 VALUES = """
 x = torch.zeros(1000, 8, device='cuda')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.simulated_runs import run_rank
+from tests.support.processes.simulated_runs import run_rank
 
 # -- process groups and collectives ----------------------------------------------------------------------------------
 

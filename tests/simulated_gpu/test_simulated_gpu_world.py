@@ -11,7 +11,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from composer_memprof.simulated_gpu import ranks
 from composer_memprof.simulated_gpu.ranks import cheap_worlds
-from tests.support.simulated_runs import run_rank
+from tests.support.processes.simulated_runs import run_rank
 
 # -- the size of the world ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from composer_memprof.analysis.run_report.report import RunReport, report_on_run
 from composer_memprof.report.text.sentences.run_advice import advice_details
 from composer_memprof.simulation.replay import with_replayed_advice
 from tests.conftest import simulated_gpu
-from tests.support.snapshots import REAL
+from tests.support.recordings.snapshots import REAL
 
 # Batches grow, so that no cached block serves the next one.
 SCRIPT = """

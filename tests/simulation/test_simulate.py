@@ -14,7 +14,7 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.run import list_artifacts
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from tests.conftest import entries, simulated_gpu, wait_for
-from tests.support.simulated_runs import MIB, SCRIPT, result_of, simulate
+from tests.support.processes.simulated_runs import MIB, SCRIPT, result_of, simulate
 
 
 def test_a_script_that_knows_nothing_of_it_is_recorded_over_its_steps_and_then_ended() -> None:

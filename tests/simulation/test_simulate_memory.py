@@ -13,7 +13,7 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import human_bytes
 from tests.conftest import simulated_gpu
-from tests.support.simulated_runs import MIB, SCRIPT, result_of, simulate
+from tests.support.processes.simulated_runs import MIB, SCRIPT, result_of, simulate
 
 
 def test_memory_that_runs_out_does_so_with_torchs_own_error_and_the_scripts_exit_code() -> None:

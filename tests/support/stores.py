@@ -18,7 +18,7 @@ from composer_memprof.artifacts.reading.manifest import Entry
 from composer_memprof.artifacts.store import ArtifactStore, Part
 from composer_memprof.artifacts.uploading.destinations import Sent
 from tests.conftest import child_environment, entries
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 FOLDER = Path('run')
 

@@ -11,7 +11,7 @@ from composer_memprof.analysis.memory.blocks.lifetimes import lifetimes
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, FREE_REQUESTED, Snapshot
-from tests.support.snapshots import FRAME, event, plain, saved
+from tests.support.recordings.snapshots import FRAME, event, plain, saved
 
 
 @st.composite

@@ -12,8 +12,8 @@ from composer_memprof.analysis.memory.blocks.frames import own_frames
 from composer_memprof.analysis.memory.summary import summary_of
 from composer_memprof.analysis.snapshot.model import Frame
 from composer_memprof.report.text.terminal.snapshot_tables import report_text
-from tests.support.made_up_frames import BACKWARD, FORWARD, OPTIMIZER, PHASES, SITE, answer, device
-from tests.support.snapshots import FRAME, TORCH, event, freed, plain, segment, without_stacks
+from tests.support.recordings.made_up_frames import BACKWARD, FORWARD, OPTIMIZER, PHASES, SITE, answer, device
+from tests.support.recordings.snapshots import FRAME, TORCH, event, freed, plain, segment, without_stacks
 
 LOADER = {'filename': f'{SITE}/utils/data/dataloader.py', 'line': 1, 'name': '__next__'}
 TRAINER = {

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from composer_memprof.analysis.memory.summary import summary_of
 from composer_memprof.report.text.terminal.snapshot_tables import report_text
-from tests.support.made_up_frames import BACKWARD, FORWARD, OPTIMIZER, PHASES, answer, device
-from tests.support.snapshots import FRAME, event, freed, plain, segment
+from tests.support.recordings.made_up_frames import BACKWARD, FORWARD, OPTIMIZER, PHASES, answer, device
+from tests.support.recordings.snapshots import FRAME, event, freed, plain, segment
 
 
 def test_fragmentation_is_told_by_segments_holes_and_who_asked_for_more() -> None:

@@ -15,7 +15,7 @@ import torch
 from composer_memprof import MemProfiler, memprofilable
 from composer_memprof.analysis.function_growth import FunctionStatsError, read_function_growth
 from tests.conftest import child_environment
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 MIB = 1 << 20
 #: As finetuning-scheduler writes: numbers with a point, names in quotes, an inner mapping.

@@ -10,8 +10,8 @@ import pytest
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from tests.support.made_up_runs import MIB, run_of, write_files
+from tests.support.recordings.snapshots import REAL, event, freed, plain, saved, segment
 from tests.support.run_reports import reported
-from tests.support.snapshots import REAL, event, freed, plain, saved, segment
 
 
 def test_idle_memory_leads_to_expandable_segments_unless_they_are_on() -> None:

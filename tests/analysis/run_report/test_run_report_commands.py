@@ -19,9 +19,9 @@ from composer_memprof.analysis.run_report.progress import Progress, progress_of
 from composer_memprof.artifacts.reading.manifest import Manifest, goes_on
 from composer_memprof.report.html.run.page import write_run_page
 from tests.conftest import child_environment, until
-from tests.support import warm_python
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
-from tests.support.ranks import run_on_ranks
+from tests.support.processes import warm_python
+from tests.support.processes.ranks import run_on_ranks
 from tests.support.run_reports import reported, said
 
 HOSTILE = '</script><img src=x onerror="window.taken=1"><!--'

@@ -15,10 +15,10 @@ from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snaps
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.page import write_run_page
 from tests.conftest import child_environment, s3_environment
-from tests.support import warm_python
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
+from tests.support.processes import warm_python
+from tests.support.recordings.snapshots import event, plain, saved
 from tests.support.run_reports import reported, said
-from tests.support.snapshots import event, plain, saved
 
 
 def test_files_that_cannot_be_read_are_said_and_the_rest_is_reported() -> None:

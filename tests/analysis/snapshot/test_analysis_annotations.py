@@ -13,7 +13,7 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot, read_snapshot
 from tests.analysis.snapshot.test_analysis_foreign import ADAM, BACKWARD_THREAD, FORWARD, at
 from tests.conftest import child_environment, simulated_gpu
-from tests.support.snapshots import FRAME, REAL, event, freed, plain, segment
+from tests.support.recordings.snapshots import FRAME, REAL, event, freed, plain, segment
 
 BACKWARD = [at('_tensor.py', 'backward'), FRAME]
 

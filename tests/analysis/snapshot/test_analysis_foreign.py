@@ -8,7 +8,7 @@ import pytest
 
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.support.snapshots import FRAME, event, freed, plain, saved, segment
+from tests.support.recordings.snapshots import FRAME, event, freed, plain, saved, segment
 
 SITE = '/x/lib/python3.11/site-packages/torch'
 BACKWARD_THREAD: list[Any] = []

@@ -21,8 +21,8 @@ import pytest
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot
 from tests.conftest import child_environment
-from tests.support.damage import a_whole_snapshot, damaged, mangled
-from tests.support.snapshots import FRAME, event, plain, saved, segment
+from tests.support.recordings.damage import a_whole_snapshot, damaged, mangled
+from tests.support.recordings.snapshots import FRAME, event, plain, saved, segment
 
 
 class Attack:

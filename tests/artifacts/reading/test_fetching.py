@@ -19,7 +19,7 @@ from composer_memprof.analysis.run import snapshot_to_show, snapshots_by_rank
 from composer_memprof.analysis.stored_runs import local_run
 from composer_memprof.artifacts.reading.fetching import FetchError, local_copy
 from tests.conftest import child_environment, train
-from tests.support.snapshots import event, listed, plain, saved
+from tests.support.recordings.snapshots import event, listed, plain, saved
 
 SMALL = plain(event('alloc', 512, 100), phases=[[0, 1, 'forward']], device='cpu')
 LARGE = plain(event('alloc', 512, 300), phases=[[0, 1, 'forward']], device='cpu')

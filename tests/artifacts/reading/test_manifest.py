@@ -25,8 +25,8 @@ from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing.temporary_files import temporary_name
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import child_environment, entries, train, wait_for
-from tests.support import warm_python
-from tests.support.leavings import what_is_wrong
+from tests.support.processes import warm_python
+from tests.support.processes.leavings import what_is_wrong
 from tests.support.stores import make_store, stamp
 
 FOLDER = Path('run')

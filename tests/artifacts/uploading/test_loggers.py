@@ -20,7 +20,7 @@ from composer_memprof.artifacts.store import fork_next_writer
 from composer_memprof.callbacks.framework.metrics import WindowMetrics
 from composer_memprof.guide import pages
 from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 BATCHES = 30
 #: Of the metrics: one of each kind.

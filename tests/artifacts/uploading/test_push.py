@@ -19,7 +19,7 @@ from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.cli import app
 from tests.conftest import child_environment
-from tests.support import warm_python
+from tests.support.processes import warm_python
 from tests.support.stores import FOLDER, entry
 
 

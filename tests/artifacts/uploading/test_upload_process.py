@@ -24,8 +24,8 @@ from composer_memprof.artifacts.uploading.process.serve import READY
 from composer_memprof.artifacts.uploading.process.start import UploadFailedError, UploadProcess
 from composer_memprof.artifacts.writing.child.fork import is_own_child
 from tests.conftest import child_environment, wait_for
-from tests.support import warm_python
 from tests.support.fault_proxy import FaultProxy, Faults
+from tests.support.processes import warm_python
 
 ADDRESS = 's3://runs/x/file.bin'
 

@@ -30,8 +30,8 @@ from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.cli import app
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import child_environment, entries, make_trainer, s3_environment, wait_for
-from tests.support import warm_python
 from tests.support.fault_proxy import FaultProxy, Faults, many_faults
+from tests.support.processes import warm_python
 
 FOLDER = Path('run')
 #: Of the storm; 500 take some minutes.

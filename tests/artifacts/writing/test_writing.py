@@ -25,7 +25,7 @@ from composer_memprof.artifacts.writing.parts import write_parts
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.signals import uninterrupted
 from tests.conftest import child_environment, entries
-from tests.support import warm_python
+from tests.support.processes import warm_python
 from tests.support.stores import FOLDER, MemoryDestination, make_store, stamp, text
 
 # -- writing ------------------------------------------------------------------------------------------------------

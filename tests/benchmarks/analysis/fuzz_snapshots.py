@@ -23,7 +23,7 @@ from pathlib import Path
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.memory.summary import summary_of
 from composer_memprof.analysis.snapshot.loading import SnapshotError, load_snapshot
-from tests.support.damage import a_whole_snapshot, damaged, mangled
+from tests.support.recordings.damage import a_whole_snapshot, damaged, mangled
 
 
 def main() -> int:

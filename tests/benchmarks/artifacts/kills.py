@@ -29,7 +29,7 @@ from composer.core import Callback
 from composer_memprof.artifacts.uploading.push.push import push
 from tests.benchmarks.callbacks.every_callback import every_callback
 from tests.conftest import Noise, child_environment, make_trainer
-from tests.support.leavings import what_is_wrong
+from tests.support.processes.leavings import what_is_wrong
 
 _KILLS = int(os.environ.get('KILLS', '200'))
 _AT_ONCE = int(os.environ.get('KILLS_AT_ONCE', '3'))

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from composer_memprof import Flops
 from composer_memprof.recorders.flops.result import BatchFlops
 from tests.conftest import Regression, train
-from tests.support.flops import LAYERS, LENGTH, REGRESSION, count, gpt, gpt_flops, only, texts, train_gpt
+from tests.support.callbacks.flops import LAYERS, LENGTH, REGRESSION, count, gpt, gpt_flops, only, texts, train_gpt
 
 
 def by_module(result: BatchFlops) -> dict[str, tuple[int, int, int]]:

@@ -21,7 +21,7 @@ from composer_memprof.examples.byte_gpt import ByteGPT
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.flops.without_data import backward, count_without_data
 from tests.conftest import FEATURES, Regression, loader, make_trainer, train
-from tests.support.flops import (
+from tests.support.callbacks.flops import (
     HEADS,
     LAYER_1,
     LAYER_2,

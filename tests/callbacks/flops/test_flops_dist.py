@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FEATURES
-from tests.support.ranks import run_on_ranks
+from tests.support.processes.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 

@@ -14,7 +14,7 @@ from composer_memprof import Flops
 from composer_memprof.analysis.flops.gpt_formula import find_shape, fits_weights, formula_flops
 from composer_memprof.examples.byte_gpt import ByteGPT
 from tests.conftest import Regression, train
-from tests.support.flops import BATCH, HEADS, LAYERS, LENGTH, WIDTH, Logged, gpt, only, texts, train_gpt
+from tests.support.callbacks.flops import BATCH, HEADS, LAYERS, LENGTH, WIDTH, Logged, gpt, only, texts, train_gpt
 
 
 def test_the_formula_is_within_five_percent_of_the_trace() -> None:

@@ -14,7 +14,18 @@ from composer_memprof import Flops
 from composer_memprof.callbacks.flops.device_peak import find_peak
 from composer_memprof.recorders.flops.matmul_peak import matmul_peak
 from tests.conftest import Regression, entries, loader, make_trainer, train
-from tests.support.flops import LAYER_1, LAYER_2, REGRESSION, Logged, gpt, gpt_flops, only, texts, train_gpt, written
+from tests.support.callbacks.flops import (
+    LAYER_1,
+    LAYER_2,
+    REGRESSION,
+    Logged,
+    gpt,
+    gpt_flops,
+    only,
+    texts,
+    train_gpt,
+    written,
+)
 
 
 def test_rates_are_logged_every_five_batches_and_constants_once() -> None:

@@ -15,7 +15,7 @@ from composer_memprof import Flops, FSDPMemTracker, SavedTensorsHook
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from tests.conftest import Regression, entries, make_trainer, train
-from tests.support.flops import REGRESSION, Logged, gpt_flops, only, train_gpt, written
+from tests.support.callbacks.flops import REGRESSION, Logged, gpt_flops, only, train_gpt, written
 
 
 def losses(*callbacks: Any, **more: Any) -> list[float]:

@@ -28,7 +28,7 @@ from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import entries, loader, make_trainer, train
-from tests.support.every_callback import ALL, SOON, each_callback
+from tests.support.callbacks.every_callback import ALL, SOON, each_callback
 
 
 def losses_of(*callbacks: Callback, **more: Any) -> list[float]:

@@ -12,8 +12,8 @@ from composer_memprof import HostRSS, MemorySnapshot, SavedTensorsHook
 from composer_memprof.config import load
 from composer_memprof.runner import Run
 from tests.conftest import child_environment, entries, loader, make_trainer, train
-from tests.support import warm_python
-from tests.support.ranks import run_on_ranks
+from tests.support.processes import warm_python
+from tests.support.processes.ranks import run_on_ranks
 
 JOB = """
 from composer.utils import dist

@@ -13,7 +13,7 @@ import pytest
 from composer_memprof.examples.byte_gpt import ByteGPT
 from tests.commands.test_cli import QUICKSTART, SMALL
 from tests.conftest import child_environment, entries, s3_environment
-from tests.support.ranks import python_on_ranks
+from tests.support.processes.ranks import python_on_ranks
 
 pytestmark = pytest.mark.dist
 

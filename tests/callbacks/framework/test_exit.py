@@ -21,7 +21,7 @@ from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing import deadlines as exiting
 from composer_memprof.artifacts.writing.deadlines import Deadline
 from tests.conftest import child_environment, entries, make_trainer, s3_environment, train, wait_for
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 #: A run of 30 batches with all three callbacks, whose windows are open at batch 8, when something happens.
 _RUN = """

@@ -12,7 +12,7 @@ import pytest
 
 from composer_memprof.artifacts.reading.manifest import find_manifests, read_manifest
 from tests.conftest import child_environment
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 #: One process imports everything and is forked for each fault, which begins at batch 4.
 _JOBS = """

@@ -20,7 +20,7 @@ from composer_memprof.artifacts.naming.names import folders_of_all_ranks
 from composer_memprof.callbacks.framework.rank_sample import parse_files_on_ranks
 from tests.conftest import child_environment, entries, make_trainer, train
 from tests.support.made_up_runs import run_of, snapshot_summary, write_files
-from tests.support.snapshots import event, plain, saved
+from tests.support.recordings.snapshots import event, plain, saved
 
 WITH_SUMMARY = [MemorySnapshot, FSDPMemTracker, HostRSS, StepTimes]
 each_with_a_summary = pytest.mark.parametrize('make', WITH_SUMMARY, ids=lambda make: make.__name__)

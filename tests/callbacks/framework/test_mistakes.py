@@ -13,7 +13,7 @@ import pytest
 from composer_memprof import HostRSS, TorchProfiler
 from composer_memprof.schedule import window
 from tests.conftest import make_trainer
-from tests.support.every_callback import each_callback
+from tests.support.callbacks.every_callback import each_callback
 
 # -- bad configuration --------------------------------------------------------------------------------------------
 

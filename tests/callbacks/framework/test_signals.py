@@ -17,7 +17,7 @@ from composer.core import Callback
 from composer_memprof import HostRSS, SavedTensorsHook, signals
 from composer_memprof.callbacks.registry import CALLBACKS
 from tests.conftest import Noise, child_environment, entries, make_trainer
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 SOON = {'skip': '1ba', 'active': '2ba'}
 

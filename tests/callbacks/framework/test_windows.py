@@ -16,7 +16,7 @@ from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.schedule import on_ranks, window
 from tests.conftest import entries, loader, make_trainer, train
-from tests.support.every_callback import SOON, each_callback
+from tests.support.callbacks.every_callback import SOON, each_callback
 
 # -- windows ------------------------------------------------------------------------------------------------------
 

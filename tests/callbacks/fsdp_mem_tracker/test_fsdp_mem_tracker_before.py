@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from composer_memprof.recorders.modules.holders import live_tensors
-from tests.support.python_code import run_python
+from tests.support.processes.python_code import run_python
 
 #: torch's profiler runs from before the model is made, so it knows how much memory the process has at any time.
 COUNT = """

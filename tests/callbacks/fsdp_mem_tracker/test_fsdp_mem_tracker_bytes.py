@@ -16,8 +16,8 @@ from composer_memprof.recorders.modules.result import DeviceMemory, ModuleMemory
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from composer_memprof.report.text.tables.module_memory import Layout, module_memory_text
 from tests.conftest import FEATURES, Regression, train
-from tests.support.module_memory import PARAMETERS, SOON, Blocks, LiveStorages, recorded
-from tests.support.python_code import run_python
+from tests.support.callbacks.module_memory import PARAMETERS, SOON, Blocks, LiveStorages, recorded
+from tests.support.processes.python_code import run_python
 
 #: Bytes of AdamW's state: two copies, and a step counter for each of four parameters.
 ADAMW = 2 * PARAMETERS + 4 * 4

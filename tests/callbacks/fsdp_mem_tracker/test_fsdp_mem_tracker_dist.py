@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ranks import run_on_ranks
+from tests.support.processes.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 

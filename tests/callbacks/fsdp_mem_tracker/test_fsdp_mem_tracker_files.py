@@ -15,7 +15,7 @@ from composer_memprof.analysis.module_memory import read_memory_summary, summary
 from composer_memprof.recorders.modules.blocks import block_depth
 from composer_memprof.recorders.modules.categories import CATEGORIES
 from tests.conftest import FEATURES, Regression, entries, train
-from tests.support.module_memory import PARAMETERS, SOON, Blocks, recorded
+from tests.support.callbacks.module_memory import PARAMETERS, SOON, Blocks, recorded
 
 
 def test_a_window_writes_its_tables_and_json_and_logs_its_peak() -> None:

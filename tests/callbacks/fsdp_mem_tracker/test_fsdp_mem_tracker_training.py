@@ -15,7 +15,7 @@ from composer_memprof import FSDPMemTracker
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from tests.conftest import FEATURES, Regression, entries, make_trainer, train
-from tests.support.module_memory import SOON, LiveStorages
+from tests.support.callbacks.module_memory import SOON, LiveStorages
 
 
 @pytest.mark.parametrize('microbatch', [8, 2])

@@ -11,7 +11,7 @@ import torch
 from composer_memprof import MemProfiler
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import make_trainer, train
-from tests.support.mem_profiler import KEYS, stats
+from tests.support.callbacks.mem_profiler import KEYS, stats
 
 
 def note_before(module: Any, args: Any) -> None:

@@ -22,8 +22,8 @@ from composer_memprof.recorders.functions.recorder import FunctionMemoryRecorder
 from composer_memprof.recorders.functions.selection import select_functions
 from composer_memprof.recorders.functions.sources import HostSource
 from tests.conftest import Regression, train
-from tests.support import warm_python
-from tests.support.mem_profiler import KEYS, Marked, stats
+from tests.support.callbacks.mem_profiler import KEYS, Marked, stats
+from tests.support.processes import warm_python
 
 
 def test_readings_within_a_call_leave_its_own_as_they_are() -> None:

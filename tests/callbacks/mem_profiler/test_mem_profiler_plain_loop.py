@@ -18,8 +18,8 @@ from composer_memprof.callbacks.mem_profiler import by_hand
 from composer_memprof.recorders.functions import marked
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from tests.conftest import child_environment, entries, make_trainer, train
-from tests.support import warm_python
-from tests.support.mem_profiler import KEYS, stats
+from tests.support.callbacks.mem_profiler import KEYS, stats
+from tests.support.processes import warm_python
 
 
 def test_a_plain_loop_is_read_too() -> None:

@@ -16,7 +16,7 @@ from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.torch_private.saved_tensor_hooks import hooks_are_active
 from composer_memprof.report.text.tables.function_memory import json_line, yaml_entry
 from tests.conftest import Regression, entries, json_lines, loader, make_trainer, train
-from tests.support.mem_profiler import FOLDER, KEYS, stats
+from tests.support.callbacks.mem_profiler import FOLDER, KEYS, stats
 
 
 def test_the_second_batch_is_read_at_its_start_and_end() -> None:

@@ -13,7 +13,7 @@ from composer_memprof.analysis.memory.blocks.lifetimes import lifetimes
 from composer_memprof.analysis.memory.categories.categories import CATEGORIES, categories
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.support.ranks import run_on_ranks
+from tests.support.processes.ranks import run_on_ranks
 
 pytestmark = pytest.mark.dist
 

@@ -20,7 +20,7 @@ from composer_memprof.recorders.allocations import out_of_memory
 from composer_memprof.recorders.allocations.out_of_memory import is_out_of_memory, parse_out_of_memory
 from composer_memprof.recorders.torch_private import cuda_allocator
 from tests.conftest import entries, make_trainer, train
-from tests.support.memory_snapshots import RUN
+from tests.support.recordings.memory_snapshots import RUN
 
 
 def test_an_error_that_was_caught_is_no_reason_to_lose_the_snapshot() -> None:

@@ -20,8 +20,8 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
 from tests.conftest import entries, loader, train
-from tests.support.memory_snapshots import RUN
-from tests.support.python_code import run_python
+from tests.support.processes.python_code import run_python
+from tests.support.recordings.memory_snapshots import RUN
 
 
 def live_peak(snapshot: dict[str, Any]) -> int:

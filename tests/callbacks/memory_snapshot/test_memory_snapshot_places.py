@@ -19,7 +19,7 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.recorders.allocations.annotations import Annotations
 from tests.conftest import Regression, loader, make_trainer, train
-from tests.support.memory_snapshots import RUN, Tied
+from tests.support.recordings.memory_snapshots import RUN, Tied
 
 
 def test_what_is_allocated_is_placed_in_its_batch_phase_and_module() -> None:

@@ -19,7 +19,7 @@ from composer_memprof.messages import human_bytes
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
 from composer_memprof.report.text.terminal.snapshot_tables import report_text
 from tests.conftest import train
-from tests.support.memory_snapshots import RUN, Tied
+from tests.support.recordings.memory_snapshots import RUN, Tied
 
 
 class Held(Callback):

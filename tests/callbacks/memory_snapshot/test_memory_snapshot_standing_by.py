@@ -11,7 +11,7 @@ from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 
 from composer_memprof import MemorySnapshot, TorchProfiler
 from tests.conftest import entries, loader, make_trainer, train
-from tests.support.memory_snapshots import RUN
+from tests.support.recordings.memory_snapshots import RUN
 
 
 def test_standing_by_gives_way_to_the_windows_of_others_and_leaves_nothing_when_all_goes_well() -> None:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from composer_memprof.recorders.modules.names import OUTSIDE
 from composer_memprof.recorders.saved_tensors.result import SavedTensors
-from tests.support.saved_tensors import record
+from tests.support.callbacks.saved_tensors import record
 
 each_dtype = pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=['fp32', 'bf16'])
 

@@ -18,7 +18,7 @@ from composer_memprof import SavedTensorsHook
 from composer_memprof.recorders.modules.names import OUTSIDE
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from tests.conftest import Regression, entries, loader, train
-from tests.support.saved_tensors import assert_bare
+from tests.support.callbacks.saved_tensors import assert_bare
 
 JSON = Path('test-run/memprof/rank0.3.saved_tensors.json')
 

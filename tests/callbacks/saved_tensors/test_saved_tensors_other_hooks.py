@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from composer_memprof import SavedTensorsHook
 from tests.conftest import Regression, loader
-from tests.support.saved_tensors import record
+from tests.support.callbacks.saved_tensors import record
 
 NOT_A_FUNCTION = 3
 

@@ -16,7 +16,7 @@ from composer_memprof import SavedTensorsHook
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
 from tests.conftest import train
-from tests.support.saved_tensors import assert_bare
+from tests.support.callbacks.saved_tensors import assert_bare
 
 SOON = {'skip': '1ba', 'active': '1ba'}
 

@@ -13,7 +13,7 @@ from composer.profiler import JSONTraceHandler, Profiler, cyclic_schedule
 from composer_memprof import TorchProfiler
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import entries, make_trainer, train
-from tests.support.traces import RUN, SOON
+from tests.support.recordings.traces import RUN, SOON
 
 
 def test_further_arguments_reach_torchs_profiler() -> None:

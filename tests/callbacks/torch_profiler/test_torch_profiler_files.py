@@ -17,7 +17,7 @@ from composer_memprof import TorchProfiler
 from composer_memprof.recorders.kineto import KinetoRecorder, MemoryTimeline, export_trace, memory_timeline
 from composer_memprof.report.html.memory_timeline import write_memory_timeline
 from tests.conftest import entries, train
-from tests.support.traces import RUN, SOON, trace_events
+from tests.support.recordings.traces import RUN, SOON, trace_events
 
 
 def test_a_window_writes_a_trace_of_its_batches_and_a_summary() -> None:

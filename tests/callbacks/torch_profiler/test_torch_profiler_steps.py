@@ -15,7 +15,7 @@ from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.schedule import window
 from tests.conftest import loader, train
-from tests.support.traces import RUN, SOON, trace_events
+from tests.support.recordings.traces import RUN, SOON, trace_events
 
 
 def steps_of(path: Path) -> list[tuple[str, list[str]]]:

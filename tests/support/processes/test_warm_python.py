@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import child_environment, simulated_gpu
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 #: Fresh and forked processes must do the same.
 BOTH = pytest.mark.parametrize('run', [subprocess.run, warm_python.run], ids=['fresh', 'warm'])

@@ -12,7 +12,7 @@ from typing import Any
 
 from composer_memprof.simulated_gpu import ranks
 from tests.conftest import run_command_that_simulates, simulated_gpu
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 MIB = 1 << 20
 

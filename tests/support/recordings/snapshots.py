@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_memprof.artifacts.reading.manifest import Entry, append_line
 
-REAL = Path(__file__).parents[3] / 'shared' / 'data' / 'snapshots'
+REAL = Path(__file__).parents[4] / 'shared' / 'data' / 'snapshots'
 FRAME = {'filename': '/home/me/train.py', 'line': 7, 'name': 'step'}
 TORCH = {'filename': '/x/lib/python3.11/site-packages/torch/nn/functional.py', 'line': 1, 'name': 'linear'}
 

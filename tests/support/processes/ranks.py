@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.conftest import child_environment
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 
 def run_on_ranks(script: Path, ranks: int = 2, timeout: float = 300) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.support.snapshots import saved
+from tests.support.recordings.snapshots import saved
 
 SITE = '/x/lib/python3.11/site-packages/torch'
 FORWARD = {'filename': f'{SITE}/nn/modules/linear.py', 'line': 1, 'name': 'forward'}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.conftest import child_environment
-from tests.support import warm_python
+from tests.support.processes import warm_python
 
 
 def run_python(code: str) -> None:

@@ -3,7 +3,7 @@
 :class:`Popen` and :func:`run` take the place of those of :mod:`subprocess` for commands such as ``[sys.executable,
 '-c', code]``. The child is a process of its own, with its own pid, environment, folder, session and descriptors. It
 runs the code as ``__main__`` at the top of the interpreter, and ends as any Python does. It differs from a fresh
-process in one thing: what :mod:`tests.support.warm_python_server` imports is imported, with what Composer does when it
+process in one thing: what :mod:`tests.support.processes.warm_python_server` imports is imported, with what Composer does when it
 is imported: handlers of SIGTERM and SIGINT, and one at exit.
 
 A test of what an import does, of flags of the interpreter, or of the installed script needs a fresh process. One is
@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 #: Variables whose names begin so are read when they are needed, not at an import. All others must be the server's.
 _READ_LATER = (
     *('AWS_', 'AZURE_', 'DATABRICKS_', 'GOOGLE_', 'MLFLOW_', 'S3_ENDPOINT_URL', 'COMPOSER_MEMPROF_', 'PYTEST_'),
@@ -43,7 +43,9 @@ class _Server:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = f'from tests.support.warm_python_server import serve; exec(serve({theirs.fileno()}), globals())'
+        code = (
+            f'from tests.support.processes.warm_python_server import serve; exec(serve({theirs.fileno()}), globals())'
+        )
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, '-c', code],

@@ -8,7 +8,7 @@ import pickle
 import random
 from typing import Any
 
-from tests.support.snapshots import FRAME, TORCH, event, freed, plain, segment
+from tests.support.recordings.snapshots import FRAME, TORCH, event, freed, plain, segment
 
 #: Bytes with a meaning for an unpickler: all opcodes, and numbers that are too large.
 _OPCODES = [bytes([code]) for code in range(256)]

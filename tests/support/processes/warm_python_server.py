@@ -1,4 +1,4 @@
-"""The process behind :mod:`tests.support.warm_python`: it imports once and forks a child for each request."""
+"""The process behind :mod:`tests.support.processes.warm_python`: it imports once and forks a child for each request."""
 
 from __future__ import annotations
 
