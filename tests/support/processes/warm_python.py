@@ -19,6 +19,7 @@ import inspect
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -139,6 +140,7 @@ class Popen(subprocess.Popen):
             'environment': environment,
             'new_session': named['start_new_session'],
             'umask': named['umask'],
+            'hang_up_ignored': signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,  # as under nohup
             'pass_fds': sorted(named['pass_fds']),
         }
         theirs = (named['p2cread'], named['c2pwrite'], named['errwrite'])

@@ -11,6 +11,7 @@ import json
 import os
 import pkgutil
 import selectors
+import signal
 import socket
 import sys
 import tempfile
@@ -87,6 +88,8 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(package.__path__, 'composer_memprof.'):
         if not module.name.startswith(_NOT_IMPORTED[0]) and not module.name.endswith(_NOT_IMPORTED[1]):
             importlib.import_module(module.name)
+    # A Trainer asks for it once in each process, and it takes a second.
+    importlib.import_module('composer.utils.collect_env').get_cpu_model()
     gc.collect()
     gc.freeze()  # children share these objects, and end a second sooner
     tempfile.tempdir = None  # found anew in each child, by its environment
@@ -114,6 +117,7 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
     os.chdir(asked['cwd'])
     if asked['umask'] >= 0:
         os.umask(asked['umask'])
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if asked['hang_up_ignored'] else signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(asked['environment'])
     if 'numpy' in sys.modules:
