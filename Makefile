@@ -59,20 +59,12 @@ lint: $(VENV)/.installed-dev $(PAGES)/node_modules/.installed  ## style and type
 	$(BIN)/mypy
 	@$(NPM) run --silent lint
 
-# The package imports its callbacks when they are first used; pdoc documents only what is there.
-define PDOC
-import sys, pdoc.__main__, composer_memprof as package
-vars(package).update({name: getattr(package, name) for name in package.__all__})
-sys.exit(pdoc.__main__.cli(sys.argv[1:]))
-endef
-export PDOC
-ROOMS := callbacks schedule recorders artifacts analysis report config runner vocabulary messages
-
-docs: $(VENV)/.installed-dev  ## the API reference, from the docstrings, in build/docs
-	$(BIN)/python -c "$$PDOC" --docformat google -o build/docs composer_memprof $(addprefix composer_memprof.,$(ROOMS))
+docs: $(VENV)/.installed-dev  ## the guide and the API reference as one site with a search, in build/docs (Python 3.11 or newer)
+	$(BIN)/python -m sphinx -q -b html .docs build/docs
+	@echo 'open in a browser: build/docs/index.html'
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf $(VENV) $(NEWEST_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.

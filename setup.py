@@ -8,7 +8,7 @@ class WholeProject(sdist):
     """An sdist from which the tests run."""
 
     def make_distribution(self) -> None:
-        for folder in ('tests', 'yamls', '.github', '.ci'):
+        for folder in ('tests', 'yamls', '.github', '.ci', '.docs'):
             self.filelist.graft(folder)
         for file in ('Makefile', '.ruff.toml', '.gitignore', '.pre-commit-config.yaml'):
             self.filelist.include(file)
