@@ -12,7 +12,7 @@ version = release = package.__version__
 
 extensions = ['myst_parser', 'sphinx.ext.apidoc', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 myst_heading_anchors = 3
-exclude_patterns = ['guide/__init__.py', '**/__pycache__']
+exclude_patterns = ['guide/__init__.py', 'api/modules.rst', '**/__pycache__']
 # Several rooms have a class of one name; a link leads to the first.
 suppress_warnings = ['myst.xref_missing', 'ref.python']
 

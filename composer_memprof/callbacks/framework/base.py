@@ -55,14 +55,16 @@ class ProfilingCallback(WindowRecording):
     A subclass implements :meth:`_start`, :meth:`_stop` and :meth:`_cancel`, and what it needs of the other hooks.
     """
 
-    _events: ClassVar[frozenset[int]] = frozenset()
+    _events: ClassVar[dict[int, str]] = {}
 
     def __init_subclass__(cls) -> None:
-        # An event that the class does not handle costs a look-up, not a call. By identity: hashing and comparing
-        # Composer's enums takes longer than what most events have to do here.
-        cls._events = frozenset(
-            id(event) for event in Event if getattr(cls, event.value, None) is not getattr(Callback, event.value, None)
-        )
+        # An event that the class does not handle costs a look-up, not a call. By identity, and with its name: hashing
+        # Composer's enums, or asking for their values, takes longer than what most events have to do.
+        cls._events = {
+            id(event): event.value
+            for event in Event
+            if getattr(cls, event.value, None) is not getattr(Callback, event.value, None)
+        }
 
     def __init__(
         self,
@@ -134,15 +136,16 @@ class ProfilingCallback(WindowRecording):
     # -- events ---------------------------------------------------------------------------------------------------
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
-        if id(event) in self._events:
-            self._handle(event, state, logger)
+        method = self._events.get(id(event))
+        if method is not None:
+            self._handle(event, method, state, logger)
         if id(event) in _ENDS and not self._fitting:
             signals.release(self)
         if signals.waiting:  # from here its exception goes to Composer, and on to the user
             signals.pass_on()
 
     @holds_signals
-    def _handle(self, event: Event, state: State, logger: Logger) -> None:
+    def _handle(self, event: Event, method: str, state: State, logger: Logger) -> None:
         signals.refresh()
         if self._life is DISABLED and event is not _INIT and event is not _FIT_END:
             if event is _BATCH_START:
@@ -150,7 +153,7 @@ class ProfilingCallback(WindowRecording):
                     fork_next_writer()  # earlier windows may wait for it
             return
         try:
-            super().run_event(event, state, logger)
+            getattr(self, method)(state, logger)
         except ValueError as error:
             if event is _INIT or event is _FIT_START:  # a setting that does not fit the run
                 raise_with_name(type(self).__name__, error)
