@@ -38,7 +38,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
 html_theme = 'furo'
-html_title = f'composer_memprof {version}'
+html_title = f'composer-memprof {version}'
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
