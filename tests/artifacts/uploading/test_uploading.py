@@ -221,13 +221,19 @@ def test_callbacks_share_one_wait_and_one_warning_if_the_store_does_not_answer(
         'close_timeout': 6,
     }
     kinds = (HostRSS, StepTimes, SavedTensorsHook, FSDPMemTracker, MemorySnapshot)
-    trainer = make_trainer(*(cls(**shared) for cls in kinds))
+    callbacks = [cls(**shared) for cls in kinds]
+    trainer = make_trainer(*callbacks)
     trainer.fit()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter('always')
-        begin = time.monotonic()
-        trainer.close()
-        took = time.monotonic() - begin
+    assert all(callback.flush() for callback in callbacks), 'else a slow machine still writes while others wait'
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            begin = time.monotonic()
+            trainer.close()
+            took = time.monotonic() - begin
+    finally:
+        proxy.faults.silent_until = 0
+        wait_for(lambda: not uploading._pool.left().files, 120)  # else uploads of later tests wait for these
     assert took < 4 * 6, 'each has waited for itself'
     told = [str(warning.message) for warning in caught if 'not uploaded' in str(warning.message)]
     assert len(told) == 1 and 'within close_timeout=6 s' in told[0]
@@ -235,8 +241,6 @@ def test_callbacks_share_one_wait_and_one_warning_if_the_store_does_not_answer(
     assert told[0].startswith(f'composer_memprof: {len(listed)} files ')
     lines = [line for line in capsys.readouterr().err.splitlines() if 'waiting for' in line]
     assert len(lines) == 1 and f'waiting for {len(listed)} files (' in lines[0]
-    proxy.faults.silent_until = 0
-    wait_for(lambda: not uploading._pool.left().files, 120)  # else uploads of later tests wait for these
 
 
 # -- through Composer's logger ------------------------------------------------------------------------------------
