@@ -70,12 +70,17 @@ def snapshot_of(
         allocations = sorted([*frees, *allocations], key=_time_of)
     for allocation in allocations:
         frames = frames_of(allocation.call)
-        event = {'addr': allocation.address, 'size': abs(allocation.size), 'stream': 0, 'frames': frames}
+        size = abs(allocation.size)
+        if allocation.size < 0 and allocation.address in live:
+            # torch reports a free with the size of the last block that a session saw allocated there. That block may
+            # have been freed between two sessions, and this one, of another size, allocated.
+            size, _ = live[allocation.address]
+        event = {'addr': allocation.address, 'size': size, 'stream': 0, 'frames': frames}
         event['time_us'] = allocation.time_ns // 1000
         if allocation.module is not None:
             event['module'] = allocation.module
         if allocation.size > 0:
-            live[allocation.address] = (allocation.size, frames)
+            live[allocation.address] = (size, frames)
             trace.append({'action': 'alloc', **event})
         else:
             live.pop(allocation.address, None)

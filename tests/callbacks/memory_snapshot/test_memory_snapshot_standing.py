@@ -16,7 +16,9 @@ from composer_memprof import MemorySnapshot
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import human_bytes
+from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
+from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.report.text.terminal.snapshot_tables import report_text
 from tests.conftest import train
 from tests.support.recordings.memory_snapshots import RUN, Tied
@@ -101,3 +103,18 @@ def test_storages_that_stood_before_are_followed_to_their_free_and_not_kept_aliv
     standing.leave()
     del stays
     assert len(standing.freed) == 2
+
+
+def test_a_free_has_the_size_of_the_block_even_if_an_earlier_session_saw_another_block_at_its_address() -> None:
+    with KinetoRecorder(**PROFILE_ARGUMENTS):
+        seen = [torch.empty(512) for _ in range(200)]
+    addresses = {tensor.data_ptr() for tensor in seen}
+    del seen  # outside of a session: torch's profiler goes on to believe in these blocks
+    others = [torch.empty(256) for _ in range(2000)]
+    there = next(tensor for tensor in others if tensor.data_ptr() in addresses)
+    address, standing = there.data_ptr(), StandingBlocks([there])
+    with KinetoRecorder(**PROFILE_ARGUMENTS) as recorder:
+        del there, others
+    snapshot = snapshot_of(recorder.result, standing=standing)
+    sizes = [event['size'] for event in snapshot['device_traces'][0] if event['addr'] == address]
+    assert sizes == [1024, 1024], 'the request to free, and the free'
