@@ -67,6 +67,7 @@ def start(remote: str, happens: str, endpoint: str = '', after: str = 'pass') ->
     return warm_python.Popen(
         [sys.executable, 'job.py', remote],
         env=environment,
+        whole_exit=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -143,6 +144,7 @@ def test_sigterm_saves_an_open_window_of_a_callback_that_follows_python_calls(na
     job = warm_python.Popen(
         [sys.executable, 'job.py', Path('store').absolute().as_uri()],
         env=child_environment(),
+        whole_exit=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,6 +176,7 @@ def test_a_run_that_breaks_off_outside_of_a_window_leaves_what_filled_the_memory
     job = warm_python.Popen(
         [sys.executable, 'job.py', 's3://runs/{run_name}'],
         env=child_environment(**s3_environment(s3_endpoint)),
+        whole_exit=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -255,6 +258,7 @@ def close_amid(where: str, after: str, *names: str) -> tuple[subprocess.Complete
     job = warm_python.run(
         [sys.executable, 'job.py', where, after, *names],
         env=child_environment(),
+        whole_exit=True,
         capture_output=True,
         text=True,
         timeout=240,
@@ -309,6 +313,7 @@ def test_ctrl_c_amid_the_closes_ends_the_wait_for_uploads() -> None:
         job = warm_python.run(
             [sys.executable, 'job.py', 'last', 'exit', 'SIGINT'],
             env=child_environment(**s3_environment(f'http://127.0.0.1:{silent.getsockname()[1]}')),
+            whole_exit=True,
             capture_output=True,
             text=True,
             timeout=240,

@@ -154,7 +154,12 @@ def test_torchs_own_error_about_a_killed_worker_ends_the_training() -> None:
     # In a process of its own: torch's handler raises at any line, also amid what the test's process goes on with.
     code = 'from tests.callbacks.framework.test_signals import train_with_a_worker_that_is_killed as train; train()'
     run = warm_python.run(
-        [sys.executable, '-c', code], env=child_environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, '-c', code],
+        env=child_environment(),
+        whole_exit=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert run.returncode == 0, run.stderr
 
@@ -206,6 +211,7 @@ def hang_up(before: str = '') -> subprocess.CompletedProcess[str]:
     return warm_python.run(
         [sys.executable, 'job.py', Path('store').absolute().as_uri()],
         env=child_environment(),
+        whole_exit=True,
         capture_output=True,
         text=True,
         timeout=120,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -15,14 +16,21 @@ from tests.conftest import child_environment, simulated_gpu
 from tests.support.processes import warm_python
 
 #: Fresh and forked processes must do the same.
-BOTH = pytest.mark.parametrize('run', [subprocess.run, warm_python.run], ids=['fresh', 'warm'])
+BOTH = pytest.mark.parametrize(
+    'run',
+    [subprocess.run, warm_python.run, functools.partial(warm_python.run, whole_exit=True)],
+    ids=['fresh', 'warm', 'warm with a whole exit'],
+)
 
 ENDS = """
-import atexit, os, signal, sys, threading, time
+import atexit, ctypes, os, signal, sys, threading, time
 if sys.argv[1] == 'interrupt': import composer  # what it does at exit changes the status
 atexit.register(print, 'at exit 1')
 atexit.register(lambda: print('at exit 2'))
 threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.fputs(b'from C\\n', ctypes.c_void_p(libc.fdopen(1, b'w')))
 how = sys.argv[1]
 if how == 'raise': raise KeyError('x')
 if how == 'interrupt': signal.default_int_handler(2, None)
@@ -52,7 +60,7 @@ def python(*arguments: Any, run: Any = warm_python.run, **settings: Any) -> subp
 def test_it_ends_as_any_python_does(run: Any, how: str, status: int, error: str) -> None:
     done = python('-c', ENDS, how, run=run)
     assert done.returncode == status
-    assert done.stdout == ('' if how == 'killed' else 'thread\nat exit 2\nat exit 1\n')
+    assert done.stdout == ('' if how == 'killed' else 'thread\nat exit 2\nat exit 1\nfrom C\n')
     assert done.stderr.strip().split('\n')[-1] == error
 
 

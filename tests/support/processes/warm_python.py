@@ -3,8 +3,10 @@
 :class:`Popen` and :func:`run` take the place of those of :mod:`subprocess` for commands such as ``[sys.executable,
 '-c', code]``. The child is a process of its own, with its own pid, environment, folder, session and descriptors. It
 runs the code as ``__main__`` at the top of the interpreter, and ends as any Python does. It differs from a fresh
-process in one thing: what :mod:`tests.support.processes.warm_python_server` imports is imported, with what Composer does when it
-is imported: handlers of SIGTERM and SIGINT, and one at exit.
+process in two things. What :mod:`tests.support.processes.warm_python_server` imports is imported, with what Composer
+does when it is imported: handlers of SIGTERM and SIGINT, and one at exit. And at its end, modules that the server has
+imported and C++ libraries are not taken apart, which takes most of a short child's time; with ``whole_exit=True`` they
+are.
 
 A test of what an import does, of flags of the interpreter, or of the installed script needs a fresh process. One is
 started too if variables of the environment, such as OMP_NUM_THREADS, are not those of the server: libraries read some
@@ -116,11 +118,15 @@ class Popen(subprocess.Popen):
     Args:
         command (list): ``sys.executable`` with ``-c CODE``, ``-m MODULE`` or a script, and the arguments.
         own_server (bool): may start a server with the variables of this environment.
+        whole_exit (bool): takes modules and libraries apart at its end, for a test of what happens there.
         settings: as those of :class:`subprocess.Popen`.
     """
 
-    def __init__(self, command: list[Any], *, own_server: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, command: list[Any], *, own_server: bool = False, whole_exit: bool = False, **settings: Any
+    ) -> None:
         self._own_server = own_server
+        self._whole_exit = whole_exit
         self._answers: Optional[socket.socket] = None
         super().__init__(command, **settings)
 
@@ -140,6 +146,7 @@ class Popen(subprocess.Popen):
             'environment': environment,
             'new_session': named['start_new_session'],
             'umask': named['umask'],
+            'whole_exit': self._whole_exit,
             'hang_up_ignored': signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,  # as under nohup
             'pass_fds': sorted(named['pass_fds']),
         }
