@@ -93,7 +93,7 @@ def read_snapshot(snapshot: Any) -> Snapshot:
     histories = []
     for device in sorted({*range(len(traces)), *segments_of}):
         trace = mappings(traces[device], 'event') if device < len(traces) else []
-        columns = _events(_of_known_action(trace, ignored), stacks, modules)
+        columns = _events(*_of_known_action(trace, ignored), stacks, modules)
         columns['module'] = np.where(columns['module'] > 0, columns['module'], notes.modules.at(columns['time_us']))
         blocks, reserved = _segments(segments_of.get(device, []), stacks)
         history = DeviceHistory(
@@ -131,22 +131,27 @@ def _settings(values: Any) -> dict[str, str]:
     return {printable(name[:40]): printable(str(value)[:_LONGEST_SETTING]) for name, value in plain.items()}
 
 
-def _of_known_action(trace: list[dict[str, Any]], ignored: Counter[str]) -> list[dict[str, Any]]:
-    """The events whose action is known here. The others, such as a newer torch may write, are counted by name."""
+def _of_known_action(trace: list[dict[str, Any]], ignored: Counter[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The events whose action is known here, and their actions.
+
+    Events of other actions, which a newer torch may write, are counted by name.
+    """
     actions = values_of(trace, 'action')
     if not set(map(type, actions)) <= {str}:
         wrong = next(name for name in actions if type(name) is not str)
         raise SnapshotError(f'the action of an event must be text, not {shown(wrong)}')
     unknown = set(actions) - _CODES.keys()
     if not unknown:
-        return trace
+        return trace, actions
     ignored.update(shown(name) for name in actions if name in unknown and name != _MARK)
-    return [event for event, name in zip(trace, actions) if name not in unknown]
+    known = [event for event, name in zip(trace, actions) if name not in unknown]
+    return known, [name for name in actions if name not in unknown]
 
 
-def _events(trace: list[dict[str, Any]], stacks: StackIndex, modules: Names) -> dict[str, np.ndarray]:
-    count = len(trace)
-    action = np.fromiter(map(_CODES.__getitem__, values_of(trace, 'action')), np.int8, count)
+def _events(
+    trace: list[dict[str, Any]], actions: list[str], stacks: StackIndex, modules: Names
+) -> dict[str, np.ndarray]:
+    action = np.fromiter(map(_CODES.__getitem__, actions), np.int8, len(actions))
     addresses = values_of(trace, 'addr', 0)
     if OOM in action:  # such an event has the device's free bytes instead of an address
         addresses = [event.get('addr', event.get('device_free', 0)) for event in trace]

@@ -80,14 +80,16 @@ def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray
     first = min(repeated, key=lambda group: int(group[0]))
     begins = first[:: max(round(len(first) / calls), 1)]
     order = np.sort(np.concatenate(groups))
-    each = np.split(order, np.searchsorted(order, begins[1:]))
-    results = [int(size[call[-1]]) for call in each]
+    starts = np.searchsorted(order, begins)
+    starts[0] = 0
+    of_call = np.add.reduceat(size[order], starts)
+    results = size[order[np.append(starts[1:], len(order)) - 1]]
     return RepeatedCall(
         frames=_shown(context),
         calls=len(begins),
         bytes=total,
-        results=sum(results),
-        largest=max(int(size[call].sum()) - result for call, result in zip(each, results)),
+        results=int(results.sum()),
+        largest=int((of_call - results).max()),
     )
 
 
