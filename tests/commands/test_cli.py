@@ -59,7 +59,7 @@ def test_the_quickstart_trains_and_lists_what_it_left() -> None:
 
 def test_all_nine_callbacks_leave_a_whole_file_each_in_one_run() -> None:
     begin = time.monotonic()
-    run = command('train', QUICKSTART.parent / 'everything.yaml', 'progress_bar=false', '--json')
+    run = command('train', QUICKSTART.parent / 'everything.yaml', *SMALL, '--json')
     assert run.returncode == 0, run.stderr
     assert time.monotonic() - begin < 180
     assert 'is disabled' not in run.stderr and 'skips a window' not in run.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -24,7 +23,7 @@ from composer_memprof.plan.text import plan_text
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
 from tests.conftest import run_command_that_simulates, simulated_gpu
-from tests.support.processes.simulated_runs import plan_on_a_server
+from tests.support.processes.simulated_runs import plan_on_a_server, run_on_a_server
 
 MIB = 1 << 20
 SMALL = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')
@@ -232,8 +231,7 @@ settings = ('model.d_model=256', 'train_loader.batch_size=24', 'device_train_mic
 found = [outcome_of('quickstart', Trial(overrides=settings, few_microbatches=few)) for few in (False, True)]
 print([(each.error, each.allocated, each.reserved, each.phase) for each in found])
 """
-    command = [sys.executable, '-W', 'ignore', '-c', script]
-    ran = subprocess.run(command, env=simulated_gpu('t4'), capture_output=True, text=True, timeout=200, check=True)
+    ran = run_on_a_server(script, environment=simulated_gpu('t4'))
     every, few = eval(ran.stdout)
     assert every == few and not every[0] and every[1] > 0
 
@@ -253,7 +251,7 @@ def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
 
 
 def test_a_config_that_does_not_run_says_why(tmp_path: Path) -> None:
-    ran = plan('quickstart', 'precision=fp8_from_mars')
+    ran = plan_on_a_server('quickstart', 'precision=fp8_from_mars')
     assert ran.returncode == 1 and 'the config does not run' in ran.stdout and 'fp8_from_mars' in ran.stdout
 
 

@@ -25,6 +25,8 @@ from composer_memprof.runner import Run
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS
 from tests.conftest import child_environment, run_command_that_simulates, simulated_gpu
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
+from tests.support.processes import warm_python
+from tests.support.processes.simulated_runs import run_on_a_server
 
 SMALL = (
     *('model.d_model=128', 'model.n_heads=2', 'train_loader.batch_size=4', 'train_loader.max_bytes=200000'),
@@ -129,8 +131,7 @@ def test_a_config_is_kept_without_storage_options_and_credentials() -> None:
 
 def test_what_report_simulates_is_what_trials_of_a_plan_come_to() -> None:
     folder = trained()
-    command = [sys.executable, '-W', 'ignore', '-c', TRIALS]
-    planned = subprocess.run(command, env=simulated_gpu('t4'), capture_output=True, text=True, timeout=200, check=True)
+    planned = run_on_a_server(TRIALS, environment=simulated_gpu('t4'))
     before, after = json.loads(planned.stdout)
     ran = run_command_that_simulates('report', str(folder), '--simulate', '--gpu', 't4', '--json')
     assert ran.returncode == 0, ran.stderr
@@ -169,7 +170,7 @@ def test_without_a_compiler_one_line_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_options_of_a_simulation_need_it() -> None:
     command = [sys.executable, '-m', 'composer_memprof', 'report', 'run', '--gpu', 't4']
-    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = warm_python.run(command, env=child_environment(), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (2, 'composer-memprof: --gpu needs --simulate\n')
 
 

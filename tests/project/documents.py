@@ -17,6 +17,7 @@ import pytest
 from composer_memprof.guide import pages
 from tests.conftest import child_environment
 from tests.support.processes import warm_python
+from tests.support.processes.simulated_runs import plan_on_a_server
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
@@ -115,22 +116,27 @@ class Reader:
 
     def _run(self, command: str) -> str:
         words = [*shlex.split(command), *_FASTER.get(command, ())]
+        path = f'{Path(sys.executable).parent}{os.pathsep}{os.environ["PATH"]}'
+        done = self._start(command, words, PATH=path, OMP_NUM_THREADS='1', COLUMNS='76')
+        assert done.returncode == EXIT_CODES.get(command, 0), f'{command}\n{done.stdout}{done.stderr}'
+        return done.stdout
+
+    def _start(self, command: str, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+        if words[:2] == ['composer-memprof', 'plan']:
+            return plan_on_a_server(*words[2:], cwd=self.folder, **environment)
         start: Any = subprocess.run
         if words[0] == 'composer-memprof':
             start, words = warm_python.run, [sys.executable, '-m', 'composer_memprof', *words[1:]]
         else:
             words = ['bash', '-c', command]
-        path = f'{Path(sys.executable).parent}{os.pathsep}{os.environ["PATH"]}'
-        done = start(
+        return start(
             words,
             cwd=ROOT if command.startswith('make') else self.folder,
-            env=child_environment(PATH=path, OMP_NUM_THREADS='1', COLUMNS='76'),
+            env=child_environment(**environment),
             capture_output=True,
             text=True,
             timeout=300,
         )
-        assert done.returncode == EXIT_CODES.get(command, 0), f'{command}\n{done.stdout}{done.stderr}'
-        return done.stdout
 
 
 @pytest.fixture(scope='session')

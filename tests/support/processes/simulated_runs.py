@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from composer_memprof.simulated_gpu import ranks
 from tests.conftest import run_command_that_simulates, simulated_gpu
@@ -43,15 +43,30 @@ def on_simulated_gpu(
     return {**found, 'stderr': ran.stderr, 'notes': notes.read_text() if notes.exists() else ''}
 
 
+def run_on_a_server(
+    code: str, *arguments: str, environment: dict[str, str], cwd: Optional[Path] = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in a process that has imported torch on a simulated GPU, and is as quiet as a plan's."""
+    quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
+    return warm_python.run(
+        [sys.executable, '-c', code, *arguments],
+        own_server=True,
+        env={**environment, **quiet},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> str:
     """What a script prints that stands for one rank."""
-    Path('script.py').write_text(script)
     place = ranks.environment(count, rank)
     # a port that nobody can listen on
     base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
     environment = simulated_gpu('a100-80gb', devices=int(place['LOCAL_WORLD_SIZE']), base=base)
-    command = [sys.executable, '-W', 'ignore', 'script.py']
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    ran = run_on_a_server(script, environment=environment)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
     return ran.stdout
 
@@ -74,14 +89,9 @@ main()
 """
 
 
-def plan_on_a_server(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """``composer-memprof plan`` with the arguments, in a process that has imported torch on a simulated GPU."""
-    quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
-    environment = {**simulated_gpu(), **quiet}
-    command = [sys.executable, '-c', PLAN, *arguments]
-    return warm_python.run(
-        command, own_server=True, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+def plan_on_a_server(*arguments: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """``composer-memprof plan`` with the arguments, in such a process."""
+    return run_on_a_server(PLAN, *arguments, environment={**simulated_gpu(), **variables}, cwd=cwd)
 
 
 # Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
