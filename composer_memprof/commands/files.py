@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from composer_memprof.commands.reading import on_this_disk
 from composer_memprof.commands.storage_options import parse_storage_options
-from composer_memprof.messages import printable
+from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.terminal import say, show
+
+if TYPE_CHECKING:
+    from composer_memprof.artifacts.uploading.push.targets import Allowed, Target
 
 
 def callbacks(as_json: bool = typer.Option(False, '--json', help='print as JSON')) -> None:
@@ -56,21 +60,33 @@ def push(
         help='for the store, in addition to the environment: key=value, or a JSON object; may be given again',
         metavar='OPTIONS',
     ),
+    allow_local: list[Path] = typer.Option(
+        [],
+        '--allow-local',
+        help='a folder of this machine that files may be copied to; may be given again',
+        metavar='FOLDER',
+    ),
+    yes: bool = typer.Option(False, '--yes', '-y', help='do not ask before files are sent to a store'),
     as_json: bool = typer.Option(False, '--json', help='print one JSON object for each file'),
 ) -> None:
     """Upload the files that the manifests list as not uploaded.
+
+    A manifest names the stores, and may come from anybody. So the stores are shown, and files are sent once you
+    agree, or with --yes.
 
     COMPOSER_MEMPROF_UPLOAD_LIMIT in the environment limits the bytes per second: 200MB.
 
     \b
     Examples:
       composer-memprof push runs/my-run
-      composer-memprof push my-run --storage-options key=value
+      composer-memprof push my-run --yes --storage-options key=value
+      composer-memprof push my-run --allow-local /mnt/runs
     """
     from composer_memprof.artifacts.uploading.bar import UploadBar
     from composer_memprof.artifacts.uploading.push import push as pushing
 
     _check_is_folder(folder)
+    allowed = _confirmed(pushing.targets(folder), allow_local, yes)
 
     def report(pushed: pushing.PushResult) -> None:
         if as_json:
@@ -84,7 +100,7 @@ def push(
 
     bar = UploadBar()
     try:
-        results = pushing.push(folder, parse_storage_options(storage_options), report, bar.show)
+        results = pushing.push(folder, parse_storage_options(storage_options), report, bar.show, allowed)
     except ValueError as error:  # a setting
         say(str(error))
         raise typer.Exit(2) from None
@@ -94,6 +110,32 @@ def push(
         typer.echo(f'nothing to upload under {printable(str(folder))}')
     if any(pushed.error is not None for pushed in results):
         raise typer.Exit(1)
+
+
+def _confirmed(targets: list[Target], allow_local: list[Path], yes: bool) -> Allowed:
+    """The places that files may be sent to. Asks on a terminal; ends the command if nobody agrees."""
+    from composer_memprof.artifacts.uploading.push.targets import Allowed, local_path
+
+    allowed = Allowed(allow_local, [target.address for target in targets if local_path(target.address) is None])
+    for target in targets:
+        if allowed.refuses(f'{target.address}/file') is not None:
+            folder = local_path(target.address)
+            say(f'push would copy {_in_words(target)}. Nothing was sent; if that is right, add --allow-local {folder}')
+            raise typer.Exit(2)
+    stores = [target for target in targets if local_path(target.address) is None]
+    if stores and not yes:
+        shown = ', '.join(map(_in_words, stores))
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            say(f'push would send {shown}. Nothing was sent; if that is right, add --yes')
+            raise typer.Exit(2)
+        if not typer.confirm(f'Send {shown}?', err=True):
+            raise typer.Exit(1)
+    return allowed
+
+
+def _in_words(target: Target) -> str:
+    size = f' ({human_bytes(target.bytes)})' if target.bytes else ''
+    return f'{count_of(target.files, "file")}{size} to {printable(target.address)}'
 
 
 def list_files(

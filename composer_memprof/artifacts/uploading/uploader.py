@@ -61,8 +61,9 @@ class Uploader:
                     self._submit(entry, window)
         last_uploads.wait_for(self, timeout)
         destination = self._folder.destination
-        if exiting() and isinstance(destination, FsspecDestination) and self._windows.count_not_uploaded():
-            push_at_exit(self._folder.manifest.path, destination.storage_options, timeout)
+        addresses = self._windows.not_uploaded()
+        if exiting() and isinstance(destination, FsspecDestination) and addresses:
+            push_at_exit(self._folder.manifest.path, addresses, destination.storage_options, timeout)
 
     def release(self) -> None:
         _pool.release()

@@ -19,9 +19,9 @@ class WindowFiles:
     entries: list[Entry] = field(default_factory=list)
 
     @property
-    def not_uploaded(self) -> int:
-        """The number of files that are still to be uploaded, or not known to be uploaded."""
-        return sum(entry.remote is not None and entry.status != 'uploaded' for entry in self.entries)
+    def not_uploaded(self) -> list[str]:
+        """The addresses of files that are still to be uploaded, or not known to be uploaded."""
+        return [entry.remote for entry in self.entries if entry.remote is not None and entry.status != 'uploaded']
 
 
 class KeptWindows:
@@ -64,10 +64,10 @@ class KeptWindows:
         with self._lock:
             window.entries = [entry if old.path == entry.path else old for old in window.entries]
 
-    def count_not_uploaded(self) -> int:
-        """The number of files that are still to be uploaded."""
+    def not_uploaded(self) -> list[str]:
+        """The addresses of files that are still to be uploaded."""
         with self._lock:
-            return sum(window.not_uploaded for window in self._windows)
+            return [address for window in self._windows for address in window.not_uploaded]
 
     def files(self, status: Status) -> list[tuple[Entry, WindowFiles]]:
         """The files with a status, each with its window."""
@@ -88,7 +88,7 @@ class KeptWindows:
             # Without uploads, keep=0 would lose every file.
             keep = self._keep if self._folder.takes_uploads() else max(self._keep, 1)
             old = self._windows[: max(len(self._windows) - keep, 0)]
-            removed = [window for window in old if window.not_uploaded == 0]
+            removed = [window for window in old if not window.not_uploaded]
             self._windows = [window for window in self._windows if window not in removed]
         for window in removed:
             self._remove(window)

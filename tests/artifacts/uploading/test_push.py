@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pty
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from composer_memprof.artifacts.reading.manifest import Entry, Manifest, read_manifest
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
-from composer_memprof.artifacts.uploading.push.push import push
+from composer_memprof.artifacts.uploading.push.push import push, targets
+from composer_memprof.artifacts.uploading.push.targets import Allowed
 from composer_memprof.cli import app
 from tests.conftest import child_environment
 from tests.support.processes import warm_python
@@ -61,14 +66,72 @@ def test_push_continues_after_an_unreadable_manifest_and_writes_to_the_right_one
     assert not (FOLDER / 'rank7.manifest.jsonl').exists()
 
 
-@pytest.mark.parametrize('hidden', ['.ssh/authorized_keys', '.bashrc'])
-def test_push_writes_to_no_hidden_path_of_this_machine(hidden: str, tmp_path: Path) -> None:
+def pushed_by_command(*options: str, **more: Any) -> Result:
+    return CliRunner().invoke(app, ['push', str(FOLDER), *options], **more)
+
+
+@pytest.mark.parametrize('path', ['site-packages/x.pth', 'shelf/../site-packages/x.pth', 'link/x.pth', 'shelf/.bashrc'])
+def test_push_writes_to_no_folder_of_this_machine_that_the_caller_has_not_named(path: str, tmp_path: Path) -> None:
+    for name in ('run', 'shelf', 'site-packages'):
+        (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / 'link').symlink_to(tmp_path / 'site-packages')
+    (FOLDER / 'a').write_text('a')
+    dead_manifest(entry('a', 'saved', f'file://{tmp_path}/{path}'))
+    before = sorted(tmp_path.rglob('*'))
+    for allowed in (None, Allowed(local=[tmp_path / 'shelf'])):
+        (pushed,) = push(FOLDER, allowed=allowed)
+        assert 'on this machine' in (pushed.error or '')
+    refused = pushed_by_command('--allow-local', str(tmp_path / 'shelf'), '--yes')
+    assert refused.exit_code != 0 and len(refused.stderr.splitlines()) == 1, refused.output
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_push_copies_into_a_folder_of_this_machine_that_the_caller_names(tmp_path: Path) -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')
-    dead_manifest(entry('a', 'saved', f'file://{tmp_path}/home/{hidden}'))
-    (pushed,) = push(FOLDER)
-    assert pushed.error is not None
-    assert not (tmp_path / 'home').exists()
+    dead_manifest(entry('a', 'saved', f'file://{tmp_path}/shelf/x/a'))
+    refused = pushed_by_command()
+    assert refused.exit_code == 2 and refused.stderr == (
+        f'composer-memprof: push would copy 1 file to file://{tmp_path}/shelf/x. Nothing was sent; if that is right, '
+        f'add --allow-local {tmp_path}/shelf/x\n'
+    )
+    assert pushed_by_command('--allow-local', str(tmp_path / 'shelf')).exit_code == 0
+    assert (tmp_path / 'shelf/x/a').read_text() == 'a'
+
+
+def test_push_shows_the_stores_and_sends_nothing_before_somebody_agrees() -> None:
+    FOLDER.mkdir()
+    for name in 'abc':
+        (FOLDER / name).write_text(name)
+    mine, elsewhere = 'memory://confirmed/run', 's3://somebody-elses/x'
+    path = dead_manifest(entry('a', 'saved', f'{mine}/a'), entry('b', 'failed', f'{mine}/deep/b'))
+    shown = pushed_by_command()
+    assert shown.exit_code == 2 and len(shown.stderr.splitlines()) == 1
+    assert f'push would send 2 files to {mine}. Nothing was sent; if that is right, add --yes' in shown.stderr
+    assert {each.status for each in read_manifest(path)} == {'saved', 'failed'}
+    assert [(each.address, each.files) for each in targets(FOLDER)] == [(mine, 2)]
+    dead_manifest(entry('c', 'saved', elsewhere))  # after the question was shown
+    results = push(FOLDER, allowed=Allowed(places=[mine]))
+    assert [(each.path.name, each.error) for each in results if each.error] == [
+        ('c', 'it is in a place that was not confirmed')
+    ]
+    assert {each.path: each.status for each in read_manifest(path)} == {'a': 'uploaded', 'b': 'uploaded', 'c': 'saved'}
+
+
+@pytest.mark.parametrize(('answer', 'code', 'status'), [(b'n\n', 1, 'saved'), (b'y\n', 0, 'uploaded')])
+def test_on_a_terminal_push_asks(answer: bytes, code: int, status: str) -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    path = dead_manifest(entry('a', 'saved', 'memory://asked/a'))
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    command = [sys.executable, '-m', 'composer_memprof', 'push', str(FOLDER)]
+    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, env=child_environment(), timeout=60)
+    said = os.read(ours, 4000)
+    assert b'Send 1 file to memory://asked?' in said, said
+    assert (done.returncode, read_manifest(path)[0].status) == (code, status), said
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_many_uploads_to_one_local_name_lose_none(tmp_path: Path) -> None:
@@ -130,7 +193,7 @@ def test_push_leaves_the_files_of_a_running_job_alone_and_says_which_process_tha
     (FOLDER / 'a').write_text('a')
     (held,) = push(FOLDER)
     assert held.error is not None and f'process {job.pid} (' in held.error
-    command = CliRunner().invoke(app, ['push', str(FOLDER)])
+    command = CliRunner().invoke(app, ['push', str(FOLDER), '--yes'])
     assert command.exit_code == 1 and f'process {job.pid} (' in command.stderr
     job.communicate('go\n', timeout=20)
     assert [pushed.error for pushed in push(FOLDER)] == [None]
@@ -152,7 +215,7 @@ def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None
     (FOLDER / 'a').write_text('a')
     dead_manifest(entry('a', 'saved', 'file://' + str(Path('shelf/a').absolute())), entry('b', 'saved', 'memory://x/b'))
     run = warm_python.run(
-        [sys.executable, '-m', 'composer_memprof.cli', 'push', 'run', '--json'],
+        [sys.executable, '-m', 'composer_memprof.cli', 'push', 'run', '--json', '--yes', '--allow-local', 'shelf'],
         capture_output=True,
         text=True,
         env=child_environment(),

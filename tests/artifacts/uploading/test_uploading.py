@@ -317,7 +317,7 @@ def test_push_takes_storage_options_and_shows_no_value_of_them(
     path = unsent('a', 'saved', 's3://runs/x/a', b'content')
     given = ['key=an-open-key', '{"secret": "a-closed-secret"}', f'endpoint_url={s3_endpoint}']
     flags = [word for option in given for word in ('--storage-options', option)]
-    run = CliRunner().invoke(app, ['push', str(FOLDER), *flags])
+    run = CliRunner().invoke(app, ['push', str(FOLDER), '--yes', *flags])
     assert run.exit_code == 0, run.output
     assert s3.cat('runs/x/a') == b'content'
     wrong = CliRunner().invoke(app, ['push', str(FOLDER), '--storage-options', 'a-closed-secret'])
@@ -330,7 +330,7 @@ def test_push_uploads_several_at_once_and_draws_a_bar_on_a_terminal(s3: Any, s3_
     for number in range(6):
         unsent(f'file{number}', 'saved', f's3://runs/x/file{number}', os.urandom(1000))
     ours, theirs = pty.openpty()
-    command = [sys.executable, '-m', 'composer_memprof', 'push', str(FOLDER)]
+    command = [sys.executable, '-m', 'composer_memprof', 'push', str(FOLDER), '--yes']
     environment = child_environment(**s3_environment(s3_endpoint))
     run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=theirs, timeout=120, check=True)
     os.close(theirs)

@@ -143,7 +143,7 @@ def test_every_command_reads_a_run_with_a_folder_for_each_rank(tmp_path: Path) -
     assert 'href="rank3/rank3.9.memory_snapshot.summary.json"' in page
     assert {artifact['entry']['rank'] for artifact in json.loads(command('ls', run, '--json'))} == {0, 1, 2, 3}
     assert 'run/rank3/rank3.9.memory_snapshot.pickle\n' in command('inspect', run, '--rank', '3')
-    pushed = json.loads(command('push', run, '--json'))
+    pushed = json.loads(command('push', run, '--json', '--allow-local', str(tmp_path / 'store')))
     assert pushed['path'] == 'run/rank1/rank1.9.memory_snapshot.pickle', pushed
     assert [path.name for path in (tmp_path / 'store').iterdir()] == ['rank1.9.memory_snapshot.pickle']
 

@@ -24,6 +24,7 @@ from composer_memprof.artifacts.reading.open_files import writers_of
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.limits import files_at_once
 from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
+from composer_memprof.artifacts.uploading.push.targets import Allowed, Target, targets_of
 from composer_memprof.artifacts.writing.disk import digest
 from composer_memprof.artifacts.writing.temporary_files import clear_unfinished
 from composer_memprof.messages import errors_logged, log_error
@@ -47,6 +48,7 @@ def push(
     storage_options: Optional[Mapping[str, Any]] = None,
     report: Callable[[PushResult], None] = lambda result: None,
     progress: Callable[[Waiting], object] = lambda left: None,
+    allowed: Optional[Allowed] = None,
 ) -> list[PushResult]:
     """Upload the files that the manifests in ``folder`` list as not uploaded, and the open files of dead runs.
 
@@ -57,8 +59,10 @@ def push(
         storage_options (Mapping, optional): for the destinations, in addition to the environment and fsspec's config.
         report (Callable, optional): called with each result as soon as it is known.
         progress (Callable, optional): called with the files that are left, at the beginning and after each file.
+        allowed (Allowed, optional): the places to which files may be sent. Default: every store, no folder of this
+            machine.
     """
-    return push_manifests(find_manifests(folder), storage_options, report, progress)
+    return push_manifests(find_manifests(folder), storage_options, report, progress, allowed)
 
 
 def push_manifests(
@@ -66,12 +70,30 @@ def push_manifests(
     storage_options: Optional[Mapping[str, Any]] = None,
     report: Callable[[PushResult], None] = lambda result: None,
     progress: Callable[[Waiting], object] = lambda left: None,
+    allowed: Optional[Allowed] = None,
 ) -> list[PushResult]:
     """Upload as :func:`push` does, from given manifests. A manifest of a running job with files to upload is an error."""
-    pushing = _Pushing(FsspecDestination(storage_options), report, progress)
+    pushing = _Pushing(FsspecDestination(storage_options), report, progress, allowed or Allowed())
     for first in range(0, len(manifests), _MANIFESTS_AT_ONCE):
         pushing.push(manifests[first : first + _MANIFESTS_AT_ONCE])
     return pushing.results
+
+
+def targets(folder: Path) -> list[Target]:
+    """The places to which :func:`push` would send files, as the manifests have them now."""
+    found: list[tuple[str, Optional[int]]] = []
+    for manifest in find_manifests(folder):
+        with contextlib.suppress(OSError):  # push says so
+            found += [
+                (entry.remote, entry.bytes)
+                for entry in read_manifest(manifest)
+                if entry.remote is not None and scheme_of(entry.remote) is not None and _is_pending(entry)
+            ]
+    return targets_of(found)
+
+
+class _RefusedError(ValueError):
+    """A file that may not or can not be uploaded. The text is the whole reason."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +112,11 @@ class _Pushing:
         destination: FsspecDestination,
         report: Callable[[PushResult], None],
         progress: Callable[[Waiting], object],
+        allowed: Allowed,
     ) -> None:
         self.results: list[PushResult] = []
         self._destination = destination
+        self._allowed = allowed
         self._report = report
         self._progress = progress
 
@@ -108,12 +132,15 @@ class _Pushing:
 
     def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
         if not locks.enter_context(locked_for_push(manifest)):
-            if any(_is_pending(entry) or _is_being_written(entry) for entry in read_manifest(manifest)):
+            if any(self._concerns(entry) or _is_being_written(entry) for entry in read_manifest(manifest)):
                 self._add(PushResult(manifest, '', _held(manifest)))
             return []
         with errors_logged('temporary files could not be removed'):
             clear_unfinished(manifest)
-        return [_Pending(manifest, entry) for entry in read_manifest(manifest) if _is_pending(entry)]
+        return [_Pending(manifest, entry) for entry in read_manifest(manifest) if self._concerns(entry)]
+
+    def _concerns(self, entry: Entry) -> bool:
+        return _is_pending(entry) and (self._allowed.only is None or entry.remote in self._allowed.only)
 
     def _upload(self, pending: Sequence[_Pending]) -> None:
         if not pending:
@@ -134,7 +161,9 @@ class _Pushing:
 
     def _upload_one(self, file: _Pending, done: queue.SimpleQueue[tuple[_Pending, Union[Entry, str]]]) -> None:
         try:
-            done.put((file, _uploaded(file, self._destination)))
+            done.put((file, _uploaded(file, self._destination, self._allowed)))
+        except _RefusedError as error:
+            done.put((file, str(error)))
         except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
             log_error(f'uploading {file.entry.path} failed')
             done.put((file, one_line(error)))
@@ -172,39 +201,28 @@ def _held(manifest: Path) -> str:
     )
 
 
-def _uploaded(file: _Pending, destination: FsspecDestination) -> Entry:
+def _uploaded(file: _Pending, destination: FsspecDestination, allowed: Allowed) -> Entry:
     """Upload a file that a manifest lists; returns its new entry. The manifest is not trusted.
 
     Raises:
-        ValueError: if the file may not or can not be uploaded, with the reason.
+        _RefusedError: if the file may not or can not be uploaded.
         Exception: any error of the destination's client.
     """
     entry, folder = file.entry, file.manifest.parent
     assert entry.remote is not None
     if scheme_of(entry.remote) is None and entry.status == 'handed_over':
-        raise ValueError("it was handed over to Composer's logger, and whether it arrived can't be told from here")
+        raise _RefusedError("it was handed over to Composer's logger, and whether it arrived can't be told from here")
     if scheme_of(entry.remote) is None:
-        raise ValueError('it has no address: only the logger of its run could upload it. The file is kept')
+        raise _RefusedError('it has no address: only the logger of its run could upload it. The file is kept')
     resolved = inside(folder, entry.path)
     check_scheme(entry.remote, 'remote')
-    _check_local_target(entry.remote)
+    refused = allowed.refuses(entry.remote)
+    if refused is not None:
+        raise _RefusedError(refused)
     if not resolved.is_file():
         if entry.status == 'handed_over' and entry.bytes is not None and destination.has(entry.remote, entry.bytes):
             return replace(entry, status='uploaded')
-        raise ValueError('there is no such file in the folder of its manifest')
+        raise _RefusedError('there is no such file in the folder of its manifest')
     size, sha256 = digest(resolved)
     sent = destination.upload(resolved, entry.remote)
     return replace(entry, remote=sent.name, bytes=size, sha256=sha256, status='uploaded')
-
-
-def _check_local_target(remote: str) -> None:
-    """Refuse a target on this machine in a hidden folder, such as ``~/.ssh``: a manifest may come from anybody.
-
-    Raises:
-        ValueError: if a part of the path starts with a dot.
-    """
-    if scheme_of(remote) not in ('file', 'local'):
-        return
-    parts = Path(remote.partition('://')[2]).parts
-    if any(part.startswith('.') for part in parts):
-        raise ValueError(f'{remote!r} is a hidden path on this machine, to which push does not write')
