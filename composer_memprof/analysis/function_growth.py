@@ -16,6 +16,7 @@ from typing import IO, Any, Optional
 
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, open_decompressed
 from composer_memprof.artifacts.naming.compression import DAMAGE
+from composer_memprof.artifacts.reading.regular_files import open_regular
 from composer_memprof.messages import printable
 
 #: Bytes of a file, decompressed, and of a line.
@@ -79,7 +80,7 @@ def read_function_growth(path: Path) -> list[FunctionGrowth]:
         OSError: if it can't be read.
     """
     try:
-        with open(path, 'rb') as raw:
+        with open_regular(path) as raw:
             functions = _by_function(open_decompressed(raw, _MOST_BYTES))
     except FunctionStatsError as error:
         raise FunctionStatsError(f'{printable(str(path))} has no readings of functions: {error}') from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from composer_memprof.commands.reading import on_this_disk
+from composer_memprof.commands.reading import on_this_disk, os_errors_in_one_line
 from composer_memprof.commands.storage_options import parse_storage_options
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.terminal import say, show
@@ -79,7 +79,7 @@ def push(
     \b
     Examples:
       composer-memprof push runs/my-run
-      composer-memprof push my-run --yes --storage-options key=value
+      composer-memprof push my-run --storage-options key=value
       composer-memprof push my-run --allow-local /mnt/runs
     """
     from composer_memprof.artifacts.uploading.bar import UploadBar
@@ -159,7 +159,7 @@ def list_files(
     from composer_memprof.analysis.run_report.files import files_by_name
     from composer_memprof.report.text.terminal.run_table import artifacts_table, left_out_sentences
 
-    with on_this_disk([folder], lambda path: []) as (run,):
+    with on_this_disk([folder], lambda path: []) as (run,), os_errors_in_one_line():
         stored = run.name != str(run.path)
         if not stored:
             _check_is_folder(run.path)

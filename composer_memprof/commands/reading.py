@@ -53,11 +53,18 @@ def file_errors_in_one_line(*paths: Path, named: Callable[[str], str] = str, mor
 
     try:
         # Python itself writes a second line when memory runs out inside a buffer.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with os_errors_in_one_line(named), contextlib.redirect_stderr(io.StringIO()):
             yield
-    except OSError as error:
-        say(f'{named(str(error.filename or "the file"))!r} cannot be read: {error.strerror or error}')
-        raise typer.Exit(2) from None
     except SnapshotError as error:
         say(named(str(error)))
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def os_errors_in_one_line(named: Callable[[str], str] = str) -> Iterator[None]:
+    """Turns an OSError into one line and an exit code; ``named`` as of :func:`file_errors_in_one_line`."""
+    try:
+        yield
+    except OSError as error:
+        say(f'{named(str(error.filename or "the file"))!r} cannot be read: {error.strerror or error}')
+        raise typer.Exit(2) from None

@@ -38,6 +38,7 @@ from tests.benchmarks.callbacks.stand_by import stand_by
 from tests.benchmarks.callbacks.training import step_ratio
 from tests.benchmarks.figures import ROWS, Report, claims, compare
 from tests.benchmarks.simulation.simulation import simulation
+from tests.commands.test_hostile_runs import read_hostile_runs
 
 README = Path(__file__).parents[2] / 'README.md'
 
@@ -66,6 +67,7 @@ BENCHMARKS: dict[str, Callable[[int, Report], None]] = {
 LONG: dict[str, Callable[[int, Report], None]] = {
     'kills': lambda rounds, report: kills(rounds),
     'soak': lambda rounds, report: soak(rounds),
+    'hostile': lambda rounds, report: read_hostile_runs(0, 2000, every_command=False),
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.analysis.run import Artifact
+from composer_memprof.artifacts.reading.regular_files import open_regular
 
 #: The last bytes of a file, batches and ranks that are read.
 _BYTES, _BATCHES, _RANKS = 64 << 10, 50, 64
@@ -91,7 +92,7 @@ def _last_records(artifact: Artifact) -> Iterator[dict[str, Any]]:
 
 
 def _end_of(path: Path) -> list[bytes]:
-    with open(path, 'rb') as file:
+    with open_regular(path) as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _BYTES, 0))
         return file.read(_BYTES).split(b'\n')
 

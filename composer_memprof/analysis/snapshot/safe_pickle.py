@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from composer_memprof.analysis.snapshot.limits import process_memory_limit
 from composer_memprof.artifacts.naming.compression import CodecMissingError, codec_by_content
+from composer_memprof.artifacts.reading.regular_files import open_regular
 
 #: gzip makes real snapshots 6 to 19 times smaller: events differ in their addresses and times.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 64 << 20
@@ -40,7 +41,7 @@ def load_plain(path: Path, limit_memory: bool = False) -> Any:
         SnapshotError: if the pickle holds anything else, or is cut short or damaged; nothing in it is executed.
         OSError: if the file can't be read.
     """
-    with open(path, 'rb') as raw:
+    with open_regular(path) as raw:
         codec = codec_by_content(raw)
         size = os.fstat(raw.fileno()).st_size
         most = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if codec is not None else size

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Optional, Union, cast
 
+from composer_memprof.artifacts.reading.regular_files import open_regular
 from composer_memprof.messages import must_be
 
 #: The name of a codec, or ``'none'``. ``True`` is ``'gzip'`` and ``False`` is ``'none'``, as before there were names.
@@ -188,9 +189,13 @@ def strip_suffix(name: str) -> str:
 
 
 def open_for_read(path: Path) -> io.BufferedIOBase:
-    """Open a file that may be compressed, as its name says. A damaged file raises OSError or one of ``DAMAGE``."""
+    """Open a regular file that may be compressed, as its name says. A damaged file raises OSError or one of ``DAMAGE``."""
     codec = codec_of(path.name)
-    return open(path, 'rb') if codec is None else codec.open_for_read(path)
+    file = open_regular(path)
+    if codec is None:
+        return file
+    file.close()
+    return codec.open_for_read(path)
 
 
 def codec_by_content(file: IO[bytes]) -> Optional[Codec]:

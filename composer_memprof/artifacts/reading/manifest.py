@@ -8,6 +8,8 @@ a running job from a dead one.
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import os
 import threading
@@ -15,8 +17,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Optional
+from typing import Any, ClassVar, Literal, Optional, get_args
 
+from composer_memprof.artifacts.reading.regular_files import open_regular
 from composer_memprof.artifacts.writing.disk import sync
 from composer_memprof.simulated_gpu.this_process import simulated_device
 
@@ -26,11 +29,17 @@ except ImportError:  # not on this platform: `push` then can't tell that a run i
     fcntl = None  # type: ignore[assignment]
 
 Status = Literal['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped']
+_STATUSES = frozenset(get_args(Status))
 PATTERN = 'rank*.manifest.jsonl'
 #: The end of the kind of a temporary file.
 UNFINISHED = '.unfinished'
 #: Keys that a line has only if their value is not None.
 _OPTIONAL = ('simulated', 'reason')
+#: A larger manifest is refused: some 300,000 lines.
+_MOST_BYTES = 128 << 20
+#: No path and no address is longer.
+_LONGEST_NAME = 8192
+_LARGEST = 2**63 - 1
 #: Seconds within which another process completes a line that it has begun. A filesystem may show a line page by page.
 _LINE_S = 0.01
 #: Seconds since the last line during which the run counts as alive.
@@ -224,9 +233,14 @@ def read_manifest(path: Path) -> list[Entry]:
 
     Skips lines that are no entries, such as one cut short by a kill, and temporary files that are gone. Trusts nothing
     in the file.
+
+    Raises:
+        OSError: if it can't be read, is no regular file, or is too large for a manifest.
     """
     entries: dict[str, Entry] = {}
-    with open(path, encoding='utf-8', errors='replace') as file:
+    with open_regular(path) as raw, io.TextIOWrapper(raw, encoding='utf-8', errors='replace') as file:
+        if os.fstat(raw.fileno()).st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f'a manifest has at most {_MOST_BYTES >> 20} MiB', str(path))
         for line in file:
             entry = _parse(line) or _parse_last(line)
             if entry is not None:
@@ -252,13 +266,20 @@ def _parse(line: str) -> Optional[Entry]:
         entry = Entry(**given, **{name: record.get(name) for name in _OPTIONAL})
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    texts = (entry.kind, entry.path, entry.run_name, entry.status)
-    numbers = (entry.rank, entry.epoch, entry.batch)
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
-        return None
-    if any(text is not None and not isinstance(text, str) for text in (entry.remote, entry.simulated, entry.reason)):
-        return None
-    return entry
+    return entry if _is_sound(entry) else None
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Whether each value has its type, and a size that a run could have written."""
+    texts = [entry.kind, entry.path, entry.run_name, entry.status]
+    texts += [text for text in (entry.remote, entry.sha256, entry.simulated, entry.reason) if text is not None]
+    numbers = [entry.rank, entry.epoch, entry.batch, *([] if entry.bytes is None else [entry.bytes])]
+    return (
+        all(type(text) is str and len(text) <= _LONGEST_NAME for text in texts)
+        and all(type(number) is int and 0 <= number <= _LARGEST for number in numbers)
+        and entry.path not in ('', '.')
+        and entry.status in _STATUSES
+    )
 
 
 def find_manifests(folder: Path) -> list[Path]:

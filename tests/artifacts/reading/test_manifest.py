@@ -20,7 +20,14 @@ from typing import Any
 import pytest
 
 from composer_memprof import Flops, HostRSS
-from composer_memprof.artifacts.reading.manifest import Entry, Manifest, append_line, locked_for_push, read_manifest
+from composer_memprof.artifacts.reading.manifest import (
+    Entry,
+    Manifest,
+    append_line,
+    find_manifests,
+    locked_for_push,
+    read_manifest,
+)
 from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing.temporary_files import temporary_name
 from composer_memprof.messages import MemprofWarning
@@ -269,3 +276,30 @@ def test_a_running_job_s_lines_and_a_killed_one_s_have_lines_of_their_own() -> N
     running.release()
     assert [each.path for each in read_manifest(path)] == ['a', 'b', 'c']
     wait_for(lambda: path.read_text().endswith('}\n'), 1)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        *({'bytes': 'many'}, {'bytes': -1}, {'bytes': True}, {'bytes': 10**400}, {'sha256': 5}, {'batch': True}),
+        *({'rank': -1}, {'status': 'exploded'}, {'path': ''}, {'path': 'x' * 9000}, {'remote': 'x' * 9000}),
+    ],
+)
+def test_a_line_of_values_that_no_run_writes_is_skipped(change: dict[str, Any]) -> None:
+    path = manifest_of(entry('a', 'saved'))
+    with open(path, 'a') as file:
+        file.write(json.dumps({**entry('b', 'saved').as_dict(), **change}) + '\n')
+    assert [each.path for each in read_manifest(path)] == ['a']
+
+
+def test_a_manifest_that_is_too_large_or_no_file_is_refused_at_once() -> None:
+    path = manifest_of(entry('a', 'saved'))
+    with open(path, 'r+b') as file:
+        file.truncate(20 << 30)
+    with pytest.raises(OSError, match='at most 128 MiB'):
+        read_manifest(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match='not a regular file'):
+        read_manifest(path)
+    assert find_manifests(FOLDER) == []

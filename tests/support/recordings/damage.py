@@ -30,7 +30,7 @@ _PIECES = [
 
 
 #: Values that a field of a snapshot never or rarely has.
-_VALUES: list[Any] = [
+VALUES: list[Any] = [
     *(None, True, -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 2**9999, 0.5, float('nan')),
     *('', 'alloc', 'free_completed', 'segment_unmap', 'forward', 'x' * 1000, '\ud800', '\x1b[2J', b'x'),
     *((), [], {}, [[]], [None], {'x': 1}, [[0, 0, 'forward']], (0, 0)),
@@ -79,7 +79,7 @@ def mangled(random_: random.Random) -> bytes:
             other = random_.choice(keys)
             where[key], where[other] = where[other], where[key]
         else:
-            where[key] = copy.deepcopy(random_.choice(_VALUES))
+            where[key] = copy.deepcopy(random_.choice(VALUES))
     return pickle.dumps(content, protocol=4)
 
 
