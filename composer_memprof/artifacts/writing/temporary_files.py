@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -28,6 +29,21 @@ _AT_REST_S = 3600.0
 def temporary_name(kind: str) -> str:
     """A name that no process has used before."""
     return f'.{kind}.{_this_machine()}.{os.getpid()}.{time.monotonic_ns()}.tmp'
+
+
+@contextlib.contextmanager
+def replaced_whole(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path``, which takes its place once the block has written the whole of it.
+
+    If the block fails, what was at ``path`` stays. A link at ``path`` is replaced; what it leads to is left alone.
+    """
+    temporary = path.with_name(temporary_name('page'))
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _this_machine() -> str:

@@ -199,3 +199,31 @@ def test_windows_that_were_left_out_are_counted_with_their_reasons() -> None:
     assert sentence in ' '.join(run('ls', 'run').stdout.split())
     counted = json.loads(run('report', 'run', '--json').stdout)['windows_left_out']
     assert [(each['kind'], each['count']) for each in counted] == [('host_rss', 3)]
+
+
+def test_the_page_replaces_a_link_and_leaves_what_it_leads_to_alone() -> None:
+    folder = run_of(Path('run'), 2)
+    Path('precious').write_text('mine')
+    (folder / 'report.html').symlink_to(Path('precious').absolute())
+    assert run('report', str(folder)).returncode == 0
+    assert Path('precious').read_text() == 'mine'
+    assert not (folder / 'report.html').is_symlink() and 'made-up' in (folder / 'report.html').read_text()
+
+
+SMALL_DISK = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+from composer_memprof.cli import main
+main()
+"""
+
+
+def test_a_page_for_which_the_disk_has_no_room_leaves_the_older_one_whole() -> None:
+    folder = run_of(Path('run'), 2)
+    (folder / 'report.html').write_text('the older page')
+    before = sorted(folder.iterdir())
+    arguments = [sys.executable, '-c', SMALL_DISK, 'report', str(folder)]
+    done = warm_python.run(arguments, env=child_environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'cannot be written: File too large' in done.stderr
+    assert (folder / 'report.html').read_text() == 'the older page'
+    assert sorted(folder.iterdir()) == before

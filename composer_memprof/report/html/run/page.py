@@ -16,6 +16,7 @@ import markupsafe
 
 from composer_memprof.analysis.run import Artifact
 from composer_memprof.analysis.run_report.report import RunReport
+from composer_memprof.artifacts.writing.temporary_files import replaced_whole
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.html.bundle import bundle
 from composer_memprof.report.html.packed import as_json
@@ -45,7 +46,9 @@ class FileRow:
 def write_run_page(report: RunReport, path: Path) -> None:
     """Write the page of ``report`` to ``path``. Links to artifacts are relative to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(run_page(report, path.parent), encoding='utf-8')
+    page = run_page(report, path.parent)
+    with replaced_whole(path) as temporary:
+        temporary.write_text(page, encoding='utf-8')
 
 
 def run_page(report: RunReport, folder: Path) -> str:
