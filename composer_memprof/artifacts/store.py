@@ -79,7 +79,7 @@ class ArtifactStore:
         on_saved: Optional[OnSaved] = None,
         read_at_fork: Optional[ReadAtFork] = None,
     ) -> None:
-        """Write a window's files.
+        """Write a window's files. A process that the user's code has forked writes none.
 
         Args:
             parts (Sequence[Part]): the files, the main one first.
@@ -89,6 +89,8 @@ class ArtifactStore:
             read_at_fork (ReadAtFork, optional): data that must be read now. The child is forked and reads it at once;
                 it writes after the windows before it.
         """
+        if not self._files.is_of_this_process():
+            return
         self._outcomes.count_taken(parts[0].kind)
         self._writer.write(
             parts,

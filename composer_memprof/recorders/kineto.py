@@ -7,6 +7,8 @@ export_trace(recorder.result, Path('rank0.pt.trace.json'))
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import inspect
 import os
 import re
@@ -103,6 +105,24 @@ class KinetoResult:
         return profiler_events.event_roots(self.profile)
 
 
+@functools.cache
+def _let_forks_end() -> None:
+    """Before the first session: a process that the user's code forks from now on ends without libraries' destructors.
+
+    Kineto's destructor waits for its thread, which a forked process does not have, and would never return there. Seen
+    with torch 2.7.0, with any session before the fork. What Python does at exit is done.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, 'on_exit'):  # another C library than glibc
+        return
+
+    def in_child() -> None:
+        libc.on_exit(libc._exit, None)  # is called with the status
+        libc.on_exit(libc.fcloseall, None)  # before it: the last one first
+
+    os.register_at_fork(after_in_child=in_child)
+
+
 class KinetoRecorder:
     """Records with :class:`torch.profiler.profile`, as a context manager or by ``start`` and ``stop``.
 
@@ -138,6 +158,7 @@ class KinetoRecorder:
     def prepare(self) -> None:
         """Warm up, so that the profiler's own set-up is not part of a recorded batch."""
         if self._profile is None:
+            _let_forks_end()
             self._profile = torch.profiler.profile(**self.arguments)
             self._profile.prepare_trace()
 

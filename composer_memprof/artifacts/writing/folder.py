@@ -62,6 +62,10 @@ class ArtifactFolder:
         self._pid = os.getpid()
         self.manifest = Manifest.acquire(path, self._rank)
 
+    def is_of_this_process(self) -> bool:
+        """False in a forked child: the files are its parent's."""
+        return os.getpid() == self._pid
+
     def file(self, kind: str, suffix: str, stamp: Stamp, naming: Optional[Naming]) -> ArtifactFile:
         return ArtifactFile(kind, suffix, stamp, naming or self.naming)
 
@@ -158,7 +162,7 @@ class ArtifactFolder:
 
     def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
         """Append ``entry`` in this process or in a forked child, where the lock of the manifest object may never be released."""
-        if os.getpid() == self._pid:
+        if self.is_of_this_process():
             self.record(entry, to_disk=to_disk)
         else:
             append_line(self.manifest.path, entry, to_disk=to_disk)

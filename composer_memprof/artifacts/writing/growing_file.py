@@ -55,14 +55,14 @@ class GrowingFile:
         folder.record(folder.open_entry(self._file, self._name), to_disk=False)
 
     def write(self, line: str) -> None:
-        """Append ``line`` whole or not at all, from any thread. Does nothing after the close.
+        """Append ``line`` whole or not at all, from any thread. Does nothing after the close, or in a forked child.
 
         Raises:
             OSError: if the disk is full.
         """
         data = line.encode() + b'\n'
         with self._lock:
-            if self._descriptor is None:
+            if self._descriptor is None or not self._folder.is_of_this_process():
                 return
             written = os.write(self._descriptor, data)
             if written < len(data):
@@ -80,6 +80,8 @@ class GrowingFile:
 
     def drop(self) -> None:
         """Remove the file and list it as removed: its content is saved elsewhere or not wanted."""
+        if not self._folder.is_of_this_process():
+            return
         descriptor = self._take_descriptor()
         if descriptor is not None:
             os.close(descriptor)
@@ -93,7 +95,7 @@ class GrowingFile:
                 and are kept and removed together with this file.
         """
         descriptor = self._take_descriptor()
-        if descriptor is None:
+        if descriptor is None or not self._folder.is_of_this_process():
             return
         os.close(descriptor)
         self._writer.run(lambda: self._finish(more), after_windows=True)

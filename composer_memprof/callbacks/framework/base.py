@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import ClassVar, Optional
+from typing import Optional
 
 from composer.core import Callback, Event, State
 from composer.loggers import Logger
@@ -55,7 +55,9 @@ class ProfilingCallback(WindowRecording):
     A subclass implements :meth:`_start`, :meth:`_stop` and :meth:`_cancel`, and what it needs of the other hooks.
     """
 
-    _events: ClassVar[dict[int, str]] = {}
+    _events: dict[int, str] = {}
+    #: In a forked child, of a run of its parent.
+    _is_parents = False
 
     def __init_subclass__(cls) -> None:
         # An event that the class does not handle costs a look-up, not a call. By identity, and with its name: hashing
@@ -107,7 +109,7 @@ class ProfilingCallback(WindowRecording):
         Returns:
             bool: whether they are written.
         """
-        return self._store is None or self._store.flush(timeout)
+        return self._store is None or self._is_parents or self._store.flush(timeout)
 
     def records_for(self, state: State) -> bool:
         """Whether it records the training of ``state``."""
@@ -123,6 +125,17 @@ class ProfilingCallback(WindowRecording):
             self._cancel_warmup()
         except Exception as error:
             self._disable(error)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the run, its files and its recording are the parent's. Only a run of the child is recorded."""
+        self._is_parents = True
+        self._events = {id(_INIT): _INIT.value}
+
+    def _forget_parent(self) -> None:
+        self._drop_recording()
+        self._store = None
+        self._is_parents = False
+        del self._events
 
     def may_run_on(self, rank: int) -> bool:
         """Whether ``rank`` can ever record."""
@@ -167,6 +180,8 @@ class ProfilingCallback(WindowRecording):
                 hand_over_windows()
 
     def init(self, state: State, logger: Logger) -> None:
+        if self._is_parents:
+            self._forget_parent()
         self._close_run(state)
         self._forget_run()
         self._state = weakref.ref(state)
@@ -249,6 +264,8 @@ class ProfilingCallback(WindowRecording):
         self._window_metrics.log(logger)
 
     def close(self, state: State, logger: Logger) -> None:
+        if self._is_parents:
+            return
         closing.defer_signals(state)
         signals.hold(self)
         try:

@@ -64,7 +64,7 @@ class WithoutTrainer(ByHand):
 
     def disconnect(self) -> None:
         """Close the files, and wait up to ``close_timeout`` seconds for their upload."""
-        if self._store is None:
+        if self._store is None or self._is_parents:
             return
         self._connected = False
         self._end_window()

@@ -24,7 +24,7 @@ from composer.core import Callback, Engine, State
 from composer_memprof.artifacts.uploading.last_uploads import last_uploads
 from composer_memprof.artifacts.writing import deadlines as exiting
 from composer_memprof.artifacts.writing.deadlines import Deadline
-from composer_memprof.callbacks.framework.closing.closing_line import say_what_was_written
+from composer_memprof.callbacks.framework.closing.closing_line import forget_files, say_what_was_written
 from composer_memprof.messages import errors_logged
 from composer_memprof.signals import DeferredSignals, HangUp
 
@@ -34,6 +34,9 @@ class Closable(Protocol):
 
     def close_late(self, *, save: bool) -> None:
         """At interpreter exit, because its close was skipped: save the open window, or only end the recording."""
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the run and its files are the parent's."""
 
 
 #: Composer's function that closes all callbacks of a Trainer, by its module and name.
@@ -137,10 +140,20 @@ def _close_the_rest() -> None:
     say_what_was_written()  # of the closes at the exit
 
 
+def _leave_to_parent() -> None:
+    """In a forked child, whose exit handlers would close the parent's callbacks a second time."""
+    for callback in list(_open):
+        callback.leave_to_parent()
+    _open.clear()
+    forget_files()
+
+
 def _exit_ends() -> None:
     with contextlib.suppress(SystemExit, KeyboardInterrupt):  # the process exits already
         _signals.end()
 
 
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 atexit.register(_close_the_rest)
 exiting.at_end(_exit_ends)

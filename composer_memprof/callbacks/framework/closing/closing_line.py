@@ -32,6 +32,11 @@ def leave_out(folders: Iterable[Path]) -> None:
     _listed_elsewhere.update(folders)
 
 
+def forget_files() -> None:
+    """In a forked child: the files are its parent's to name."""
+    _written.clear()
+
+
 def say_what_was_written() -> None:
     """Print the line on stderr, on the first rank, if there are files that it has not named yet. Never raises."""
     found = {folder: files for folder, files in _written.items() if files and folder not in _listed_elsewhere}
