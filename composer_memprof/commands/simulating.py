@@ -12,6 +12,7 @@ import typer
 
 from composer_memprof.commands.devices import device_named
 from composer_memprof.examples.configs import shipped_configs
+from composer_memprof.interrupts import ctrl_c_ends_at_once
 from composer_memprof.terminal import say, show
 
 if TYPE_CHECKING:
@@ -153,13 +154,14 @@ def plan(
     from composer_memprof.plan.starting import parsed_variation, start
     from composer_memprof.simulated_gpu.building import CannotSimulateError
 
-    device = device_named(gpu, memory, compute_capability)
-    try:
-        grid = [parsed_variation(each) for each in vary or []]
-        start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json)
-    except ValueError as error:
-        say(str(error))
-        raise typer.Exit(2) from None
-    except CannotSimulateError as error:
-        say(str(error))
-        raise typer.Exit(1) from None
+    with ctrl_c_ends_at_once():
+        device = device_named(gpu, memory, compute_capability)
+        try:
+            grid = [parsed_variation(each) for each in vary or []]
+            start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json)
+        except ValueError as error:
+            say(str(error))
+            raise typer.Exit(2) from None
+        except CannotSimulateError as error:
+            say(str(error))
+            raise typer.Exit(1) from None

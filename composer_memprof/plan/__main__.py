@@ -10,11 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from composer_memprof.config import ConfigError
-from composer_memprof.plan.planning import plan
-from composer_memprof.plan.text import plan_text
-from composer_memprof.plan.trial import Trial
-from composer_memprof.terminal import say, show
+from composer_memprof.interrupts import INTERRUPTED, end_at_once
 
 #: Exit codes: it fits, it does not run, bad usage, it does not fit.
 FITS, FAILS, USAGE, DOES_NOT_FIT = range(4)
@@ -22,6 +18,13 @@ FITS, FAILS, USAGE, DOES_NOT_FIT = range(4)
 
 def main(asked: dict[str, Any]) -> int:
     """Plan what was asked, print it, and return the exit code."""
+    from composer_memprof.config import ConfigError
+    from composer_memprof.plan.planning import plan
+    from composer_memprof.plan.text import plan_text
+    from composer_memprof.plan.trial import Trial
+    from composer_memprof.terminal import say, show
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     base = Trial(
         overrides=tuple(asked['overrides']),
         ranks=asked['ranks'],
@@ -41,6 +44,10 @@ def main(asked: dict[str, Any]) -> int:
     except ConfigError as error:
         say(str(error))
         return USAGE
+    except KeyboardInterrupt:
+        _report('')
+        say('interrupted')
+        return INTERRUPTED
     _report('')
     if asked['as_json']:
         print(json.dumps(found.as_dict()))
@@ -59,6 +66,8 @@ def _report(line: str) -> None:
 
 
 if __name__ == '__main__':
+    signal.signal(signal.SIGINT, end_at_once)  # some of what is imported catches every exception
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while Python starts
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))  # which ends the trial that runs
     sys.exit(main(json.loads(sys.argv[1])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -18,14 +20,17 @@ from composer_memprof.plan.trial import Outcome, Share, Trial
 
 #: A trial that takes longer is ended.
 _TIME_LIMIT_S = 1800
+#: Of <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 
 
 def outcome_of(config: str, trial: Trial) -> Outcome:
     """Run a trial in a forked process. What it prints is not shown."""
     with tempfile.TemporaryDirectory(prefix='plan-') as folder:
         answer, log = Path(folder) / 'answer.json', Path(folder) / 'log'
-        child = os.fork()
+        parent, child = os.getpid(), os.fork()
         if child == 0:
+            _end_with(parent)
             _run_and_leave(config, trial, folder, answer, log)
         try:
             _, status = os.waitpid(child, 0)
@@ -37,9 +42,20 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
             code = os.waitstatus_to_exitcode(status)
             if code == -signal.SIGALRM:
                 return Outcome(error=f'the trial took longer than {_TIME_LIMIT_S} seconds')
+            if code == -signal.SIGKILL:
+                return Outcome(error='the trial was killed (signal 9), most likely because host memory ran out')
             lines = log.read_text(errors='replace').strip().splitlines()
             return Outcome(error=f'the trial ended with code {code}: {lines[-1][:200] if lines else "no message"}')
         return _read(json.loads(answer.read_text()))
+
+
+def _end_with(parent: int) -> None:
+    """In the child: it is killed if its parent is, and before any other process if host memory runs out."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    with contextlib.suppress(OSError):
+        Path('/proc/self/oom_score_adj').write_text('1000')
 
 
 def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Path) -> None:

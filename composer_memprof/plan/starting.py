@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
@@ -21,6 +22,7 @@ def start(*arguments: Any, **named: Any) -> NoReturn:
     """Replace this process by one on the simulated GPU that makes the plan; arguments as of :func:`planning_process`."""
     command, environment = planning_process(*arguments, **named)
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until the new program can end in one line
     os.execve(sys.executable, command, environment)  # noqa: S606 (no shell is wanted)
 
 

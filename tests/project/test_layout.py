@@ -29,6 +29,7 @@ ROOMS = {
     'signals': set(),
     'redaction': set(),
     'guide': set(),
+    'interrupts': set(),
     'messages': {'redaction', 'vocabulary'},
     'examples': {'messages'},
     'terminal': {'messages', 'redaction', 'vocabulary'},
@@ -43,10 +44,13 @@ ROOMS = {
     },
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
-    'plan': {'analysis', 'config', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'},
+    'plan': {
+        *('analysis', 'config', 'interrupts', 'messages', 'recorders', 'simulated_gpu', 'simulation', 'terminal'),
+        'vocabulary',
+    },
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {
-        *('analysis', 'artifacts', 'config', 'examples', 'guide', 'messages', 'plan', 'report', 'runner'),
+        *('analysis', 'artifacts', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plan', 'report', 'runner'),
         *('simulated_gpu', 'simulation', 'terminal'),
     },
 }

@@ -1,0 +1,66 @@
+"""How a plan ends that is interrupted or killed, and what it says of a trial that is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import child_environment, simulated_gpu, wait_for
+from tests.support.processes.simulated_runs import run_on_a_server
+
+PLAN = [sys.executable, '-m', 'composer_memprof', 'plan', 'quickstart', '--gpu', 't4', 'model.n_layers=48']
+
+
+def started() -> subprocess.Popen[str]:
+    simulated_gpu()  # skips where there is none
+    return subprocess.Popen(
+        PLAN, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def trials_of(plan: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(plan.pid).children(recursive=True) if plan.poll() is None else []
+
+
+@pytest.mark.parametrize('seconds', [0.4, 0.8, 1.6, 3.2, None])
+def test_ctrl_c_ends_a_plan_in_one_line_at_any_moment(seconds: float | None) -> None:
+    plan = started()
+    if seconds is None:
+        wait_for(lambda: bool(trials_of(plan)), 60)
+    else:
+        time.sleep(seconds)
+    os.killpg(plan.pid, signal.SIGINT)  # as a terminal does: the trial too
+    output, errors = plan.communicate(timeout=30)
+    assert (plan.returncode, output, errors) == (130, '', 'composer-memprof: interrupted\n')
+
+
+def test_a_killed_plan_leaves_no_trial_behind() -> None:
+    plan = started()
+    wait_for(lambda: bool(trials_of(plan)), 60)
+    trials = trials_of(plan)
+    assert {Path(f'/proc/{trial.pid}/oom_score_adj').read_text() for trial in trials} == {'1000\n'}
+    plan.kill()
+    plan.communicate(timeout=30)
+    _, alive = psutil.wait_procs(trials, 10)
+    assert not alive
+
+
+KILLED = """
+import os
+from composer_memprof.plan import forking
+from composer_memprof.plan.trial import Trial
+forking.run_trial = lambda config, trial: os.kill(os.getpid(), 9)
+print(forking.outcome_of('quickstart', Trial()).error)
+"""
+
+
+def test_a_trial_that_is_killed_is_said_to_be() -> None:
+    done = run_on_a_server(KILLED, environment=simulated_gpu('t4'))
+    assert done.stdout == 'the trial was killed (signal 9), most likely because host memory ran out\n', done.stderr
