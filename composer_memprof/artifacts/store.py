@@ -92,6 +92,9 @@ class ArtifactStore:
         if not self._files.is_of_this_process():
             return
         self._outcomes.count_taken(parts[0].kind)
+        if self._files.overwrite:
+            for part in parts:
+                self._windows.replace_file(part.file_in(self._files, stamp).name(1))
         self._writer.write(
             parts,
             stamp,

@@ -43,7 +43,7 @@ class KeptWindows:
         self._settled = 0
 
     def replace_file(self, path: str) -> None:
-        """With ``overwrite``, forget the file of an older window that is replaced, so that it is not removed with that window."""
+        """With ``overwrite``, before a window's file replaces an older one: that file is not removed with its window."""
         with self._lock:
             for older in self._windows:
                 older.entries = [old for old in older.entries if old.path != path]
@@ -84,14 +84,17 @@ class KeptWindows:
         if self._keep < 0:
             self._forget_settled()
             return
-        with self._lock:
+        with self._lock:  # also while files are removed: a later window may be about to replace one
             # Without uploads, keep=0 would lose every file.
             keep = self._keep if self._folder.takes_uploads() else max(self._keep, 1)
             old = self._windows[: max(len(self._windows) - keep, 0)]
             removed = [window for window in old if not window.not_uploaded]
             self._windows = [window for window in self._windows if window not in removed]
-        for window in removed:
-            self._remove(window)
+            for window in removed:
+                self._remove(window)
+        if self._on_removed is not None:
+            for window in removed:
+                self._on_removed([self._folder.path / entry.path for entry in window.entries])
 
     def _forget_settled(self) -> None:
         if self._folder.overwrite:  # a later window may replace files of this one
@@ -103,6 +106,4 @@ class KeptWindows:
     def _remove(self, window: WindowFiles) -> None:
         for entry in window.entries:
             (self._folder.path / entry.path).unlink(missing_ok=True)
-            self._folder.record(replace(entry, status='removed'))
-        if self._on_removed is not None:
-            self._on_removed([self._folder.path / entry.path for entry in window.entries])
+            self._folder.record(replace(entry, status='removed'), to_disk=False)

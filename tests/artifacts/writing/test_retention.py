@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from composer_memprof.artifacts.naming.names import Naming
+from composer_memprof.artifacts.reading.manifest import Entry
+from composer_memprof.artifacts.store import ArtifactStore
 from composer_memprof.artifacts.writing.deadlines import Deadline
-from tests.conftest import entries
+from composer_memprof.artifacts.writing.retention import WindowFiles
+from tests.conftest import entries, wait_for
 from tests.support.stores import FOLDER, MemoryDestination, make_store, stamp, text
 
 # -- retention ----------------------------------------------------------------------------------------------------
@@ -53,3 +57,29 @@ def test_nothing_is_removed_before_it_is_uploaded() -> None:
     assert not list(FOLDER.glob('*.txt'))
     assert {entry.status for entry in entries(FOLDER)} == {'removed'}
     assert sorted(destination.names) == ['far/0.txt', 'far/1.txt', 'far/2.txt']
+
+
+def test_a_file_that_the_next_window_has_just_replaced_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    destination = MemoryDestination()
+    destination.open.clear()
+    store = ArtifactStore(FOLDER, Naming('fixed', 'far/{batch}.txt', '.txt'), destination, keep=0, overwrite=True)
+    add_file = store._windows.add_file
+
+    def slowly(entry: Entry, window: WindowFiles) -> None:
+        if entry.batch == 2:  # its file is there, and the older one becomes an uploaded one
+            assert (FOLDER / 'fixed.txt').read_text() == 'second'
+            destination.open.set()
+            wait_for(lambda: destination.names == ['far/1.txt'], 20)
+            store._windows.remove_old()
+            assert (FOLDER / 'fixed.txt').read_text() == 'second'
+            destination.open.clear()
+        add_file(entry, window)
+
+    monkeypatch.setattr(store._windows, 'add_file', slowly)
+    store.save([text('first')], stamp(1))
+    store.flush(20)
+    store.save([text('second')], stamp(2))
+    store.flush(20)
+    destination.open.set()
+    store.close(20)
+    assert destination.names == ['far/1.txt', 'far/2.txt']
