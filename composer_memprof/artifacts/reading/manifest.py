@@ -277,7 +277,6 @@ def _is_sound(entry: Entry) -> bool:
     return (
         all(type(text) is str and len(text) <= _LONGEST_NAME for text in texts)
         and all(type(number) is int and 0 <= number <= _LARGEST for number in numbers)
-        and entry.path not in ('', '.')
         and entry.status in _STATUSES
     )
 

@@ -9,6 +9,8 @@ import psutil
 
 from composer_memprof.messages import printable
 
+_LOCKS = Path('/proc/locks')
+
 
 def _may_write(file: Any) -> bool:
     return getattr(file, 'mode', 'a') != 'r'
@@ -23,7 +25,30 @@ def writers_of(path: Path) -> list[str]:
     for process in psutil.process_iter():
         try:
             if any(file.path == wanted and _may_write(file) for file in process.open_files()):
-                found.append(f'process {process.pid} ({printable(process.name())})')
+                found.append(_named(process))
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def pushers_of(path: Path) -> list[str]:
+    """The processes of this machine that have ``path`` locked for themselves alone, as a push has a manifest."""
+    wanted, found = str(path.resolve()), []
+    try:
+        # 1: FLOCK  ADVISORY  WRITE 4242 08:01:131 0 EOF
+        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+        numbers = [int(words[4]) for words in locks if words[1:4] == ['FLOCK', 'ADVISORY', 'WRITE']]
+    except (OSError, ValueError, IndexError):
+        return []
+    for number in numbers:
+        try:
+            process = psutil.Process(number)
+            if any(file.path == wanted for file in process.open_files()):
+                found.append(_named(process))
+        except (psutil.Error, OSError, ValueError):
+            continue
+    return found
+
+
+def _named(process: psutil.Process) -> str:
+    return f'process {process.pid} ({printable(process.name())})'

@@ -224,3 +224,28 @@ def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None
     assert {Path(report['path']).name: report['error'] is None for report in reports} == {'a': True, 'b': False}
     assert run.returncode == 1
     assert Path('shelf/a').read_text() == 'a'
+
+
+LOCKS = """
+import sys
+from pathlib import Path
+from composer_memprof.artifacts.reading.manifest import locked_for_push
+with locked_for_push(Path(sys.argv[1])) as locked:
+    print(locked, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_second_push_at_once_says_that_another_one_is_at_work() -> None:
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    path = dead_manifest(entry('a', 'saved', 'memory://twice/a'))
+    command = [sys.executable, '-c', LOCKS, str(path)]
+    settings = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'text': True, 'env': child_environment()}
+    with warm_python.Popen(command, **settings) as other:
+        assert other.stdout is not None and other.stdout.readline() == 'True\n'
+        (refused,) = push(FOLDER)
+        assert (refused.error or '').startswith(f'another push is at work on it: process {other.pid} (')
+        other.communicate('\n')
+    (pushed,) = push(FOLDER)
+    assert pushed.error is None

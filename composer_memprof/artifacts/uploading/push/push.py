@@ -20,7 +20,7 @@ from composer_memprof.artifacts.reading.manifest import (
     locked_for_push,
     read_manifest,
 )
-from composer_memprof.artifacts.reading.open_files import writers_of
+from composer_memprof.artifacts.reading.open_files import pushers_of, writers_of
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.limits import files_at_once
 from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
@@ -194,6 +194,9 @@ def _is_being_written(entry: Entry) -> bool:
 
 
 def _held(manifest: Path) -> str:
+    pushing = ', '.join(pushers_of(manifest))
+    if pushing:
+        return f'another push is at work on it: {pushing}. Push again once that has ended'
     held_by = ', '.join(writers_of(manifest)) or 'on another machine or of another user'
     return (
         f'it has files to upload, but its run, or a child that writes for it, is still at work: {held_by}. '
