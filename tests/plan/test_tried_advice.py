@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import RunReport, report_on_run
@@ -20,7 +22,7 @@ from composer_memprof.config import load
 from composer_memprof.config.credentials import LEFT_OUT, without_credentials
 from composer_memprof.plan.advised import with_tried_advice
 from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes
-from composer_memprof.report.text.sentences.run_verdict import verdict
+from composer_memprof.report.text.sentences.run_verdict import verdict, verdict_text
 from composer_memprof.runner import Run
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS
 from tests.conftest import child_environment, run_command_that_simulates, simulated_gpu
@@ -217,7 +219,7 @@ def test_where_memory_ran_out_it_says_which_changes_suffice(
 @pytest.mark.parametrize(
     ('requested', 'words'),
     [
-        (30, '20.0 MiB short. Change 1 below is estimated to free enough.'),
+        (30, '20.0 MiB short. The change below is estimated to free enough.'),
         (90, '80.0 MiB short. All changes below together are estimated to free less.'),
         (5, ''),
     ],
@@ -225,3 +227,14 @@ def test_where_memory_ran_out_it_says_which_changes_suffice(
 def test_without_a_simulation_the_room_is_estimated(requested: int, words: str) -> None:
     text = said(report_on_run(find_files([ran_out(requested * MIB, 10 * MIB)])), 'failure')
     assert words in text and (' short. ' in text) == bool(words)
+
+
+def test_several_changes_are_numbered_as_the_sentence_above_them_counts() -> None:
+    report = report_on_run(find_files([ran_out(30 * MIB, 10 * MIB)]))
+    (enough,) = report.advice
+    several = replace(report, advice=[replace(enough, what='Shard the model.', frees=None), enough])
+    assert 'Change 2 below is estimated to free enough' in said(several, 'failure')
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(verdict_text(several))
+    shown = console.export_text()
+    assert '\n  1. Shard the model.' in shown and f'\n  2. {enough.what[:20]}' in shown

@@ -105,18 +105,18 @@ def _room_by_estimate(oom: OutOfMemorySummary, advice: Sequence[Advice]) -> Iter
     if oom.requested is None or oom.free is None:
         return
     missing = oom.requested - oom.free
-    useful = [each for each in advice if each.frees]
     freed = taken = 0
-    for each in useful:
-        if freed < missing:
-            freed, taken = freed + (each.frees or 0), taken + 1
-    if not useful or missing <= 0:
+    for number, each in enumerate(advice, 1):
+        if freed < missing and each.frees:
+            freed, taken = freed + each.frees, number
+    if not freed or missing <= 0:
         return
     begin = f'{human_bytes(missing)} short.'
     end = 'The batch may need more after that; report --simulate tries it.'
-    enough = [number for number, each in enumerate(useful, 1) if (each.frees or 0) >= missing]
+    enough = [number for number, each in enumerate(advice, 1) if (each.frees or 0) >= missing]
     if enough:
-        which = f'Change {enough[0]} below is' if len(enough) == 1 else f'Changes {_listed(enough)} below are each'
+        one = f'Change {enough[0]} below' if len(advice) > 1 else 'The change below'
+        which = f'{one} is' if len(enough) == 1 else f'Changes {_listed(enough)} below are each'
         yield f'{begin} {which} estimated to free enough. {end}'
     elif freed >= missing:
         yield f'{begin} The first {taken} changes below are estimated to free enough together. {end}'

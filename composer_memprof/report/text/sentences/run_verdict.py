@@ -74,8 +74,9 @@ def verdict_text(report: RunReport) -> RenderableType:
     lines += [Padding(Text(sentence.text), (0, 0, 0, 2)) for sentence in verdict(report)]
     if report.advice:
         lines.append(Text('\nWhat to change', style='bold'))
-        for each, details in zip(report.advice, advice_details(report)):
-            lines.append(Padding(Text(printable(each.what)), (0, 0, 0, 2)))
+        for number, (each, details) in enumerate(zip(report.advice, advice_details(report)), 1):
+            numbered = f'{number}. ' if len(report.advice) > 1 else ''
+            lines.append(Padding(Text(f'{numbered}{printable(each.what)}'), (0, 0, 0, 2)))
             lines.append(Padding(Text(printable(' '.join(details))), (0, 0, 0, 4)))
         lines += [Padding(Text(printable(note), style='dim'), (0, 0, 0, 2)) for note in trial_notes(report)]
     return Group(*lines)
