@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import json
@@ -14,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.messages import log_error
 from composer_memprof.plan.running import run_trial
 from composer_memprof.plan.trial import Outcome, Share, Trial
@@ -54,8 +54,7 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    with contextlib.suppress(OSError):
-        Path('/proc/self/oom_score_adj').write_text('1000')
+    be_killed_first()
 
 
 def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Path) -> None:

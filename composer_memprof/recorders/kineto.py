@@ -105,22 +105,22 @@ class KinetoResult:
         return profiler_events.event_roots(self.profile)
 
 
+def leave_libraries_at_exit() -> None:
+    """Let this process end without the destructors of C++ libraries. What Python does at exit is done. Needs glibc."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, 'on_exit'):
+        libc.on_exit(libc._exit, None)  # is called with the status
+        libc.on_exit(libc.fcloseall, None)  # before it: the last one first
+
+
 @functools.cache
 def _let_forks_end() -> None:
     """Before the first session: a process that the user's code forks from now on ends without libraries' destructors.
 
     Kineto's destructor waits for its thread, which a forked process does not have, and would never return there. Seen
-    with torch 2.7.0, with any session before the fork. What Python does at exit is done.
+    with torch 2.7.0, with any session before the fork.
     """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, 'on_exit'):  # another C library than glibc
-        return
-
-    def in_child() -> None:
-        libc.on_exit(libc._exit, None)  # is called with the status
-        libc.on_exit(libc.fcloseall, None)  # before it: the last one first
-
-    os.register_at_fork(after_in_child=in_child)
+    os.register_at_fork(after_in_child=leave_libraries_at_exit)
 
 
 class KinetoRecorder:
