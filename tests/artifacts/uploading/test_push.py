@@ -86,6 +86,18 @@ def test_push_writes_to_no_folder_of_this_machine_that_the_caller_has_not_named(
     assert sorted(tmp_path.rglob('*')) == before
 
 
+@pytest.mark.parametrize('name', ['a\0b/x', 'circle/x'])
+def test_an_address_that_no_file_can_have_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / 'circle').symlink_to('circle')
+    FOLDER.mkdir()
+    (FOLDER / 'a').write_text('a')
+    dead_manifest(entry('a', 'saved', f'file://{tmp_path}/{name}'))
+    for options in ((), ('--allow-local', str(tmp_path))):
+        refused = pushed_by_command(*options)
+        assert isinstance(refused.exception, SystemExit) and refused.exit_code in (1, 2), refused.exception
+        assert len(refused.stderr.splitlines()) == 1 and refused.stderr.rstrip().isprintable()
+
+
 def test_push_copies_into_a_folder_of_this_machine_that_the_caller_names(tmp_path: Path) -> None:
     FOLDER.mkdir()
     (FOLDER / 'a').write_text('a')

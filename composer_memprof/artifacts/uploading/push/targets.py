@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,11 @@ def local_path(address: str) -> Optional[Path]:
     """The file of this machine that an address means, with every link resolved; None for one in a store."""
     if scheme_of(address) not in ('file', 'local'):
         return None
-    return Path(fsspec.core.url_to_fs(address)[1]).resolve()
+    path = Path(fsspec.core.url_to_fs(address)[1])
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have, or links in a circle: no write succeeds
+        return Path(os.path.abspath(path))
 
 
 def targets_of(files: Iterable[tuple[str, Optional[int]]]) -> list[Target]:
