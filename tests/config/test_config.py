@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
+import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -200,13 +201,19 @@ def test_a_close_that_waits_for_uploads_says_so(
 ) -> None:
     from fsspec.implementations.memory import MemoryFileSystem
 
-    put_file = MemoryFileSystem.put_file
+    put_file, write, told = MemoryFileSystem.put_file, sys.stderr.write, threading.Event()
 
-    def slowly(*arguments: Any, **more: Any) -> None:
-        time.sleep(2.5)
+    def once_the_line_is_out(*arguments: Any, **more: Any) -> None:
+        told.wait(timeout=15)
         put_file(*arguments, **more)
 
-    monkeypatch.setattr(MemoryFileSystem, 'put_file', slowly)
+    def noting(text: str) -> int:
+        if 'to be uploaded' in text:
+            told.set()
+        return write(text)
+
+    monkeypatch.setattr(MemoryFileSystem, 'put_file', once_the_line_is_out)
+    monkeypatch.setattr(sys.stderr, 'write', noting)
     run = Run(load('quickstart', [*ONE, 'max_duration=1ba', 'callbacks.memprof_host_rss.remote_file_name=memory://x']))
     run.train()
     assert re.search(r'waiting for [123] files? \(.*\) to be uploaded, up to 20 s', capfd.readouterr().err)
