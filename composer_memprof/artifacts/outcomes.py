@@ -98,7 +98,6 @@ class Outcomes:
         if window.entries:
             self._windows.add(window)
             self._uploader.send(window)
-            self._windows.remove_old()
         for part, result in zip(parts, written):
             if result.entry is None:
                 self._report_failed(part, stamp, result)

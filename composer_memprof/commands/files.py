@@ -67,6 +67,9 @@ def push(
         metavar='FOLDER',
     ),
     yes: bool = typer.Option(False, '--yes', '-y', help='do not ask before files are sent to a store'),
+    verify: bool = typer.Option(
+        False, '--verify', help='ask the store for size and checksum of each uploaded file; exit 1 if one is wrong'
+    ),
     as_json: bool = typer.Option(False, '--json', help='print one JSON object for each file'),
 ) -> None:
     """Upload the files that the manifests list as not uploaded.
@@ -81,18 +84,25 @@ def push(
       composer-memprof push runs/my-run
       composer-memprof push my-run --storage-options key=value
       composer-memprof push my-run --allow-local /mnt/runs
+      composer-memprof push my-run --verify
     """
     from composer_memprof.artifacts.uploading.bar import UploadBar
     from composer_memprof.artifacts.uploading.push import push as pushing
 
     _check_is_folder(folder)
-    allowed = _confirmed(pushing.targets(folder), allow_local, yes)
+    allowed = _confirmed(
+        pushing.targets(folder, verify=verify), allow_local, yes, 'send or verify' if verify else 'send'
+    )
 
     def report(pushed: pushing.PushResult) -> None:
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(pushed), default=str))
-        elif pushed.error is None:
+        elif pushed.error is None and pushed.was_sent:
             typer.echo(f'uploaded {str(pushed.path)!r} to {pushed.remote!r}')
+        elif pushed.error is None:
+            return
+        elif not pushed.was_sent:
+            say(f'{str(pushed.path)!r} was uploaded to {pushed.remote!r}, but {pushed.error}')
         elif pushed.remote:
             say(f'{str(pushed.path)!r} was not uploaded to {pushed.remote!r}: {pushed.error}')
         else:
@@ -100,20 +110,24 @@ def push(
 
     bar = UploadBar()
     try:
-        results = pushing.push(folder, parse_storage_options(storage_options), report, bar.show, allowed)
+        results = pushing.push(folder, parse_storage_options(storage_options), report, bar.show, allowed, verify=verify)
     except ValueError as error:  # a setting
         say(str(error))
         raise typer.Exit(2) from None
     finally:
         bar.close()
-    if not results and not as_json:
-        typer.echo(f'nothing to upload under {printable(str(folder))}')
+    if not as_json:
+        stored = [pushed for pushed in results if pushed.error is None]
+        if not results:
+            typer.echo(f'nothing to upload under {printable(str(folder))}')
+        elif verify:
+            typer.echo(f'verified {len(stored)} of {count_of(len(results), "file")}')
     if any(pushed.error is not None for pushed in results):
         raise typer.Exit(1)
 
 
-def _confirmed(targets: list[Target], allow_local: list[Path], yes: bool) -> Allowed:
-    """The places that files may be sent to. Asks on a terminal; ends the command if nobody agrees."""
+def _confirmed(targets: list[Target], allow_local: list[Path], yes: bool, verb: str) -> Allowed:
+    """The places that files may be sent to. Asks on a terminal, with ``verb``; ends the command if nobody agrees."""
     from composer_memprof.artifacts.uploading.push.targets import Allowed, local_path
 
     allowed = Allowed(allow_local, [target.address for target in targets if local_path(target.address) is None])
@@ -126,9 +140,9 @@ def _confirmed(targets: list[Target], allow_local: list[Path], yes: bool) -> All
     if stores and not yes:
         shown = ', '.join(map(_in_words, stores))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            say(f'push would send {shown}. Nothing was sent; if that is right, add --yes')
+            say(f'push would {verb} {shown}. Nothing was sent; if that is right, add --yes')
             raise typer.Exit(2)
-        if not typer.confirm(f'Send {shown}?', err=True):
+        if not typer.confirm(f'{verb.capitalize()} {shown}?', err=True):
             raise typer.Exit(1)
     return allowed
 

@@ -17,6 +17,7 @@ from composer_memprof.artifacts.naming.names import Naming, Stamp
 from composer_memprof.artifacts.reading.manifest import Entry
 from composer_memprof.artifacts.store import ArtifactStore, Part
 from composer_memprof.artifacts.uploading.destinations import Sent
+from composer_memprof.artifacts.uploading.sent import Comparison
 from tests.conftest import child_environment, entries
 from tests.support.processes import warm_python
 
@@ -57,6 +58,9 @@ class MemoryDestination:
         assert path.exists(), 'removed before it was uploaded'
         self.names.append(name)
         return Sent(name)
+
+    def compare(self, path: Path, name: str) -> Comparison:
+        return Comparison(name in self.names, 'the store does not have it')
 
 
 # -- manifests and push -------------------------------------------------------------------------------------------

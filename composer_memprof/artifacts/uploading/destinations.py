@@ -16,7 +16,7 @@ from composer_memprof.artifacts.naming.numbering import before_suffix, counted
 from composer_memprof.artifacts.uploading.filesystems import filesystem_of
 from composer_memprof.artifacts.uploading.limits import throttle_of_process
 from composer_memprof.artifacts.uploading.sending import send_file
-from composer_memprof.artifacts.uploading.sent import UNREADABLE, find_object, is_copy
+from composer_memprof.artifacts.uploading.sent import UNREADABLE, Comparison, compare, find_object, is_copy
 from composer_memprof.redaction import hide_values
 
 #: Errors after which another attempt is useless.
@@ -60,6 +60,9 @@ class Destination(Protocol):
     def has(self, name: str, size: int) -> Optional[bool]:
         """True if a file that was handed over as ``name`` is in the store; None if that can't be found out."""
 
+    def compare(self, path: Path, name: str) -> Comparison:
+        """Ask whether the store's file ``name`` is a copy of ``path``."""
+
 
 class FsspecDestination:
     """A store that has an address, through its filesystem.
@@ -87,6 +90,10 @@ class FsspecDestination:
     def has(self, name: str, size: int) -> Optional[bool]:
         found = find_object(*filesystem_of(name, self.storage_options))
         return found is not None and found.get('size') == size
+
+    def compare(self, path: Path, name: str) -> Comparison:
+        filesystem, target = filesystem_of(name, self.storage_options)
+        return compare(filesystem, target, path, self._throttle.part_size)
 
     def upload(self, path: Path, name: str) -> Sent:
         retrying = tenacity.Retrying(
@@ -129,7 +136,7 @@ class FsspecDestination:
                 found = find_object(filesystem, target)
                 if found is None:
                     raise
-        return is_copy(filesystem, target, found, path)
+        return is_copy(filesystem, target, found, path, self._throttle.part_size)
 
 
 @dataclass(frozen=True)
@@ -199,6 +206,10 @@ class LoggerDestination:
         if not stores or not all(store.knows_sizes for store in stores):
             return None
         return all(store.size_of(self._names.get(name, name)) == size for store in stores)
+
+    def compare(self, path: Path, name: str) -> Comparison:
+        size = path.stat().st_size
+        return Comparison(self.has(name, size), f'the store has no {size} bytes of it')
 
     def _free_name(self, name: str) -> str:
         stores = list(self._stores())

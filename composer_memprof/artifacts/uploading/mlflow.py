@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from composer_memprof.artifacts.naming.numbering import before_suffix, counted
 from composer_memprof.artifacts.uploading.destinations import Sent
+from composer_memprof.artifacts.uploading.sent import Comparison
 
 
 class MLflowDestination:
@@ -55,15 +56,25 @@ class MLflowDestination:
         del name, size  # unused
         return None
 
+    def compare(self, path: Path, name: str) -> Comparison:
+        at = PurePosixPath(name)
+        size, stored = path.stat().st_size, self._files_in('' if str(at.parent) == '.' else str(at.parent))
+        if at.name not in stored:
+            return Comparison(False, 'MLflow does not have it')
+        found = stored[at.name]
+        return Comparison(found in (None, size), f'MLflow has {found} bytes, and the file {size}')
+
     def _free_name(self, folder: str, name: str) -> str:
-        used = set() if self.overwrite else self._names_in(folder)
+        used = {} if self.overwrite else self._files_in(folder)
         number = 1
         while (file := PurePosixPath(before_suffix(name, counted(number))).name) in used:
             number += 1
         return file
 
-    def _names_in(self, folder: str) -> set[str]:
-        return {PurePosixPath(found.path).name for found in self._client.list_artifacts(self._run_id, folder or None)}
+    def _files_in(self, folder: str) -> dict[str, Optional[int]]:
+        """The names of the artifacts in a folder, with their bytes."""
+        found = self._client.list_artifacts(self._run_id, folder or None)
+        return {PurePosixPath(artifact.path).name: artifact.file_size for artifact in found}
 
     @property
     def _client(self) -> Any:

@@ -1,15 +1,19 @@
-"""Compares an object in a store with a file, because the answer to an upload may be lost after the object is complete."""
+"""Compares an object in a store with a file: the answer to an upload may be lost, and a store may keep less than it says."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import hashlib
+import itertools
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
+
+from fsspec.implementations.local import LocalFileSystem
 
 from composer_memprof.artifacts.uploading.filesystems import call
 from composer_memprof.artifacts.writing.disk import digest
@@ -19,6 +23,19 @@ from composer_memprof.messages import log_error
 UNREADABLE: Mapping[str, Any] = {}
 _CHUNK = 8 << 20
 _TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer of a store about a file.
+
+    Args:
+        is_copy (bool, optional): whether the store has a copy of the file; None if nobody can tell.
+        why (str): why not, or why nobody can tell.
+    """
+
+    is_copy: Optional[bool]
+    why: str = ''
 
 
 def find_object(filesystem: Any, target: str) -> Optional[Mapping[str, Any]]:
@@ -31,17 +48,24 @@ def find_object(filesystem: Any, target: str) -> Optional[Mapping[str, Any]]:
         return UNREADABLE
 
 
-def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -> bool:
+def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path, part_size: int) -> bool:
     """True if the object has the content of ``path``.
 
-    Compares the size, then the MD5 that the store has. If both are no proof, it reads the object.
+    Compares the size, then the checksum that the store has. If both are no proof, it reads the object.
+
+    Args:
+        filesystem (AbstractFileSystem): of the store.
+        target (str): the name of the object in the filesystem.
+        info (Mapping): the store's description of the object.
+        path (Path): of the file.
+        part_size (int): bytes of the parts in which a large file is sent.
     """
     if info.get('type') == 'directory':
         return False
-    size, stored = info.get('size'), _md5_in(info)
+    size, stored = info.get('size'), _checksum_in(info)
     if size is not None and size != path.stat().st_size:
         return False
-    if stored is not None and stored == _md5_of(path):
+    if stored is not None and stored == _checksum_of(path, stored, part_size):
         return True
     try:
         if size is None:
@@ -52,6 +76,26 @@ def is_copy(filesystem: Any, target: str, info: Mapping[str, Any], path: Path) -
         return False
 
 
+def compare(filesystem: Any, target: str, path: Path, part_size: int) -> Comparison:
+    """Compare the object of a file that counts as uploaded. The arguments are those of :func:`is_copy`.
+
+    In a store that keeps no checksums, the size decides. A folder of this machine is read.
+    """
+    found = find_object(filesystem, target)
+    if found is None:
+        return Comparison(False, 'the store does not have it')
+    if found == UNREADABLE:
+        return Comparison(None, 'the credentials may not read it')
+    size, stored = path.stat().st_size, found.get('size')
+    if stored not in (None, size):
+        return Comparison(False, f'the store has {stored} bytes, and the file {size}')
+    if _checksum_in(found) is None and stored is not None and not isinstance(filesystem, LocalFileSystem):
+        return Comparison(True)
+    if is_copy(filesystem, target, found, path, part_size):
+        return Comparison(True)
+    return Comparison(False, 'the store has other content')
+
+
 def _is_copy_when_read(filesystem: Any, target: str, path: Path) -> bool:
     """Compare by download, for a store that gives no sizes."""
     with tempfile.TemporaryDirectory(prefix='memprof-') as folder:
@@ -60,16 +104,30 @@ def _is_copy_when_read(filesystem: Any, target: str, path: Path) -> bool:
         return digest(copy) == digest(path)
 
 
-def _md5_in(info: Mapping[str, Any]) -> Optional[str]:
-    """The MD5 in a store's description of an object. An ETag may be something else, which equals no MD5."""
+def _checksum_in(info: Mapping[str, Any]) -> Optional[str]:
+    """The MD5 in a store's description of an object, or what S3 has for an object sent in parts. Others equal neither."""
     etag = str(info.get('ETag', '')).strip('"').lower()
-    if re.fullmatch('[0-9a-f]{32}', etag):
+    if re.fullmatch('[0-9a-f]{32}(-[0-9]+)?', etag):
         return etag
     encoded = info.get('md5Hash')
     if isinstance(encoded, str):
         with contextlib.suppress(ValueError):
             return base64.b64decode(encoded).hex()
     return None
+
+
+def _checksum_of(path: Path, like: str, part_size: int) -> str:
+    """The MD5 of a file; where ``like`` is of parts, the MD5 of the parts' MD5s and their number, as S3 has it."""
+    if '-' not in like:
+        return _md5_of(path)
+    parts = hashlib.md5(usedforsecurity=False)
+    with open(path, 'rb') as file:
+        for number in itertools.count():
+            part = file.read(part_size)
+            if not part:
+                return f'{parts.hexdigest()}-{number}'
+            parts.update(hashlib.md5(part, usedforsecurity=False).digest())
+    raise AssertionError('a file has an end')
 
 
 def _md5_of(path: Path) -> str:

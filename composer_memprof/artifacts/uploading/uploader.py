@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -48,10 +49,14 @@ class Uploader:
         _pool.acquire()
 
     def send(self, window: WindowFiles) -> None:
-        """Queue the window's files."""
+        """Queue the window's files, and remove those of old windows of which the store has copies."""
         for entry in list(window.entries):
             if entry.remote is not None:
                 self._submit(entry, window)
+        if self._windows.has_any_to_compare():
+            _pool.submit(Upload(self._remove_old, self))
+        else:
+            self._windows.remove_old()
 
     def close(self, timeout: float) -> None:
         """Retry failed uploads once, and wait up to ``timeout`` seconds. At interpreter exit a child uploads the rest."""
@@ -90,7 +95,7 @@ class Uploader:
 
         def look() -> None:
             self._failures.guard(lambda: found.append(self._confirm()))
-            self._failures.guard(self._windows.remove_old)
+            self._remove_old()
 
         _pool.submit(Upload(look, self))
         _pool.wait(self, deadline)
@@ -104,7 +109,7 @@ class Uploader:
     def _upload(self, entry: Entry, window: WindowFiles) -> None:
         self._failures.guard(lambda: self._upload_file(entry, window))
         self._failures.guard(self._confirm)
-        self._failures.guard(self._windows.remove_old)
+        self._remove_old()
 
     def _upload_file(self, entry: Entry, window: WindowFiles) -> None:
         destination = self._folder.destination
@@ -120,16 +125,42 @@ class Uploader:
         except Exception as error:  # a destination's client may raise anything
             log_error(f'uploading {entry.path} failed', getattr(error, 'traceback', None))
             reason = str(error) if isinstance(error, UploadFailedError) else one_line(error)
-            self._record(replace(entry, status='failed'), window)
-            what_next = (
-                f'. Upload it later with: {push_command([self._folder.path])}' if scheme_of(entry.remote or '') else ''
-            )
-            self._failures.warn_once(
-                'upload',
-                f'uploading {entry.path} to {entry.remote} failed: {reason}. The file is kept{what_next}',
-            )
+            self._record_failed(entry, window, f'uploading {entry.path} to {entry.remote} failed: {reason}')
         else:
             self._record(replace(entry, remote=sent.name, status=sent.status), window)
+
+    def _record_failed(self, entry: Entry, window: WindowFiles, what: str) -> None:
+        self._record(replace(entry, status='failed'), window)
+        later = f'. Upload it later with: {push_command([self._folder.path])}' if scheme_of(entry.remote or '') else ''
+        self._failures.warn_once('upload', f'{what}. The file is kept{later}')
+
+    def _remove_old(self) -> None:
+        """Remove the files of old windows. First ask the store for each: it may keep nothing of what it has accepted."""
+        for entry, window in [] if exiting() else self._windows.take_to_compare():
+            self._failures.guard(functools.partial(self._compare, entry, window))
+        self._failures.guard(self._windows.remove_old)
+
+    def _compare(self, entry: Entry, window: WindowFiles) -> None:
+        destination = self._folder.destination
+        assert destination is not None and entry.remote is not None
+        path = self._folder.path / entry.path
+        try:
+            if isinstance(destination, FsspecDestination):
+                found = _process.compare(destination, path, entry.remote)
+            else:
+                found = destination.compare(path, entry.remote)
+        except Exception as error:  # a store's client may raise anything
+            log_error(f'looking for {entry.remote} failed', getattr(error, 'traceback', None))
+            self._windows.compare_again(entry, window)
+            return
+        if found.is_copy:
+            self._windows.note_copy(entry, window)
+        elif found.is_copy is None:
+            self._failures.warn_once(
+                'compare', f'{entry.path} and later files stay, though they are uploaded: {found.why} ({entry.remote})'
+            )
+        elif self._windows.compare_again(entry, window):
+            self._record_failed(entry, window, f'{entry.path} was uploaded to {entry.remote}, but {found.why}')
 
     @staticmethod
     def _send(destination: Destination, path: Path, address: str) -> Sent:

@@ -14,14 +14,29 @@ from composer_memprof.artifacts.writing.folder import ArtifactFolder
 
 @dataclass
 class WindowFiles:
-    """The files of one window, which are kept or removed together."""
+    """The files of one window, which are kept or removed together.
+
+    Args:
+        entries (list[Entry]): of the files.
+        compared (set[str]): the paths of uploaded files that the store was asked for, or is being asked for.
+        copied (set[str]): the paths of files of which the store has a copy.
+    """
 
     entries: list[Entry] = field(default_factory=list)
+    compared: set[str] = field(default_factory=set)
+    copied: set[str] = field(default_factory=set)
 
     @property
     def not_uploaded(self) -> list[str]:
         """The addresses of files that are still to be uploaded, or not known to be uploaded."""
         return [entry.remote for entry in self.entries if entry.remote is not None and entry.status != 'uploaded']
+
+    @property
+    def may_be_removed(self) -> bool:
+        """True if the store has a copy of each file that was to be uploaded."""
+        return all(
+            entry.remote is None or (entry.status == 'uploaded' and entry.path in self.copied) for entry in self.entries
+        )
 
 
 class KeptWindows:
@@ -79,16 +94,60 @@ class KeptWindows:
         with self._lock:
             return self._settled + sum(len(window.entries) for window in self._windows)
 
+    def has_any_to_compare(self) -> bool:
+        """True if uploaded files of old windows stay until the store was asked for them."""
+        with self._lock:
+            return bool(self._to_compare())
+
+    def take_to_compare(self) -> list[tuple[Entry, WindowFiles]]:
+        """The uploaded files of old windows that the store must be asked for, each with its window.
+
+        Each file is given once. Call :meth:`note_copy` or :meth:`compare_again` with the answer about it.
+        """
+        with self._lock:
+            taken = self._to_compare()
+            for entry, window in taken:
+                window.compared.add(entry.path)
+            return taken
+
+    def note_copy(self, entry: Entry, window: WindowFiles) -> None:
+        """The store has a copy of the file."""
+        with self._lock:
+            window.copied.add(entry.path)
+
+    def compare_again(self, entry: Entry, window: WindowFiles) -> bool:
+        """The store has no copy, or gave no answer: it must be asked again once the file counts as uploaded.
+
+        Returns:
+            bool: False if a later window has replaced the file meanwhile.
+        """
+        with self._lock:
+            window.compared.discard(entry.path)
+            return entry in window.entries
+
+    def _to_compare(self) -> list[tuple[Entry, WindowFiles]]:
+        return [
+            (entry, window)
+            for window in self._old()
+            for entry in window.entries
+            if entry.status == 'uploaded' and entry.path not in window.compared
+        ]
+
+    def _old(self) -> list[WindowFiles]:
+        """The windows beyond the newest ``keep``."""
+        if self._keep < 0:
+            return []
+        # Without uploads, keep=0 would lose every file.
+        keep = self._keep if self._folder.takes_uploads() else max(self._keep, 1)
+        return self._windows[: max(len(self._windows) - keep, 0)]
+
     def remove_old(self) -> None:
-        """Remove the files of windows beyond the newest ``keep``, if they are uploaded."""
+        """Remove the files of windows beyond the newest ``keep``, if the store has copies of them."""
         if self._keep < 0:
             self._forget_settled()
             return
         with self._lock:  # also while files are removed: a later window may be about to replace one
-            # Without uploads, keep=0 would lose every file.
-            keep = self._keep if self._folder.takes_uploads() else max(self._keep, 1)
-            old = self._windows[: max(len(self._windows) - keep, 0)]
-            removed = [window for window in old if not window.not_uploaded]
+            removed = [window for window in self._old() if window.may_be_removed]
             self._windows = [window for window in self._windows if window not in removed]
             for window in removed:
                 self._remove(window)

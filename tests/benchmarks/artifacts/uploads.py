@@ -24,10 +24,10 @@ from composer_memprof.artifacts.reading.manifest import find_manifests, read_man
 from composer_memprof.artifacts.store import ArtifactStore
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.process.start import UploadFailedError, UploadProcess
-from tests.benchmarks.callbacks.sink import start_sink
 from tests.benchmarks.figures import Report
 from tests.benchmarks.trainers import BatchTimer, quickstart_trainer
 from tests.conftest import s3_environment
+from tests.support.sink import start_sink
 
 _ROOT = Path(__file__).parents[3]
 #: awscli has pins of its own.

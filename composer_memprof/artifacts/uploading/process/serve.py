@@ -27,6 +27,8 @@ from composer_memprof.signals import STOPPING
 
 #: The first line that the process sends.
 READY = b'ready\n'
+#: The tasks of a request.
+UPLOAD, COMPARE = 'upload', 'compare'
 #: The keys of an answer that reports an error.
 ERROR, TRACEBACK = 'error', 'traceback'
 #: With this niceness, the training gets nine tenths of a core that both want.
@@ -99,7 +101,7 @@ class _Server:
             request = self._requests.get()
             number = request.pop('number')
             try:
-                answer = self._upload(**request)
+                answer = self._answer(**request)
             except BaseException as error:  # a store's client may raise anything
                 answer = {ERROR: one_line(error), TRACEBACK: traceback.format_exc()}
             line = json.dumps({'number': number, **answer}).encode() + b'\n'
@@ -107,9 +109,14 @@ class _Server:
                 self._training.sendall(line)
                 self._left -= 1
 
-    def _upload(self, path: str, name: str, storage_options: dict[str, Any], overwrite: bool) -> dict[str, Any]:
+    def _answer(
+        self, task: str, path: str, name: str, storage_options: dict[str, Any], overwrite: bool
+    ) -> dict[str, Any]:
         key = json.dumps([storage_options, overwrite], sort_keys=True)
         with self._lock:
             if key not in self._destinations:
                 self._destinations[key] = FsspecDestination(storage_options, overwrite)
-        return asdict(self._destinations[key].upload(Path(path), name))
+        destination = self._destinations[key]
+        if task == COMPARE:
+            return asdict(destination.compare(Path(path), name))
+        return asdict(destination.upload(Path(path), name))

@@ -24,7 +24,15 @@ from fsspec.registry import known_implementations, registry
 from composer_memprof.artifacts.naming.addresses import client_of, scheme_of
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination, Sent
 from composer_memprof.artifacts.uploading.process.python_process import environment, start_python
-from composer_memprof.artifacts.uploading.process.serve import ERROR, READY, TRACEBACK, serve_uploads
+from composer_memprof.artifacts.uploading.process.serve import (
+    COMPARE,
+    ERROR,
+    READY,
+    TRACEBACK,
+    UPLOAD,
+    serve_uploads,
+)
+from composer_memprof.artifacts.uploading.sent import Comparison
 from composer_memprof.artifacts.writing.child.fork import add_own_child, remove_own_child
 from composer_memprof.messages import errors_logged, log_error
 
@@ -70,21 +78,37 @@ class UploadProcess:
             UploadFailedError: if the upload failed in the process, or the process was killed.
             Exception: any error of the store's client.
         """
+        answer = self._ask(UPLOAD, destination, path, name)
+        return destination.upload(path, name) if answer is None else Sent(**answer)
+
+    def compare(self, destination: FsspecDestination, path: Path, name: str) -> Comparison:
+        """Call :meth:`FsspecDestination.compare` as :meth:`upload` does, with the same errors."""
+        answer = self._ask(COMPARE, destination, path, name)
+        return destination.compare(path, name) if answer is None else Comparison(**answer)
+
+    def _ask(self, task: str, destination: FsspecDestination, path: Path, name: str) -> Optional[dict[str, Any]]:
+        """The answer of the other process; None if this process has to do the task.
+
+        Raises:
+            UploadFailedError: if the task failed in the process, or the process was killed.
+        """
         if self._pid != os.getpid():  # the training was forked, and its threads may have had the lock
             self._reset()
         options = _options_elsewhere(destination, name)
         if options is None or self._failed_starts >= _STARTS:
-            return destination.upload(path, name)
-        request = {'path': str(path), 'name': name, 'storage_options': options, 'overwrite': destination.overwrite}
+            return None
+        about = {'path': str(path), 'name': name, 'storage_options': options, 'overwrite': destination.overwrite}
         for _ in range(_ATTEMPTS):
             try:
-                answer = self._usable().ask(request)
+                answer = self._usable().ask({'task': task, **about})
             except _NoProcessError:
                 log_error('no process that uploads could be started')
                 self._failed_starts += 1
-                return destination.upload(path, name)
+                return None
             if answer is not None:
-                return _sent(answer)
+                if ERROR in answer:
+                    raise UploadFailedError(answer[ERROR], answer[TRACEBACK])
+                return answer
         raise UploadFailedError('the process that uploads was killed, perhaps because memory ran out')
 
     def stop(self) -> None:
@@ -195,12 +219,6 @@ class _Running:
                 with self._lock:
                     waiting = self._waiting.pop(answer.pop('number'))
                 waiting.put(answer)
-
-
-def _sent(answer: dict[str, Any]) -> Sent:
-    if ERROR in answer:
-        raise UploadFailedError(answer[ERROR], answer[TRACEBACK])
-    return Sent(**answer)
 
 
 def _options_elsewhere(destination: FsspecDestination, name: str) -> Optional[dict[str, Any]]:

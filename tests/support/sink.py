@@ -51,7 +51,7 @@ def start_sink(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     """The process and its address; with ``faults`` many requests fail on their way to it."""
     from tests.conftest import child_environment  # imports torch, which the sink does not need
 
-    command = [sys.executable, '-m', 'tests.benchmarks.callbacks.sink', *arguments]
+    command = [sys.executable, '-m', 'tests.support.sink', *arguments]
     process = subprocess.Popen(command, env=child_environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
