@@ -100,6 +100,8 @@ class LastUploads:
         if waited < _LONG_S or dist.get_local_rank() != 0:
             return
         left = uploads.left_of_all()
+        if not left.files:  # a store is asked for what it has
+            return
         if not self._bar.show(left) and not self._told:
             self._told = True
             sys.stderr.write(

@@ -17,6 +17,8 @@ import pytest
 from composer.core import Callback
 
 from composer_memprof import HostRSS
+from composer_memprof.artifacts.reading.manifest import find_manifests
+from composer_memprof.artifacts.reading.open_files import writers_of
 from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.artifacts.writing import deadlines as exiting
 from composer_memprof.artifacts.writing.deadlines import Deadline
@@ -129,8 +131,9 @@ def test_files_of_a_killed_run_are_pushed_later(s3: Any, s3_endpoint: str) -> No
     assert job.stdout.readline() == 'ready\n'
     job.kill()
     job.communicate(timeout=60)
-    # While a child still writes a window, push says so.
-    wait_for(lambda: all(result.error is None for result in push(Path('test-run'))), 60)
+    # A child that still writes a window lists it when the window is whole.
+    wait_for(lambda: not any(map(writers_of, find_manifests(Path('test-run')))), 60)
+    assert all(result.error is None for result in push(Path('test-run')))
     assert {entry.kind for entry in entries(Path('test-run')) if entry.status == 'uploaded'} >= {'host_rss'}
     of_artifacts = [entry for entry in entries(Path('test-run')) if not entry.kind.endswith('.unfinished')]
     assert {entry.status for entry in of_artifacts} == {'uploaded'}

@@ -14,17 +14,17 @@ from composer_memprof.artifacts.writing.deadlines import Deadline, exiting
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """One file to upload.
+    """One file to upload, or a question to a store.
 
     Args:
         run (Callable): uploads the file, and handles its own errors.
         owner (object): whose uploads :meth:`UploadPool.wait` waits for.
-        bytes (int): of the file.
+        bytes (int, optional): of the file; None for a question.
     """
 
     run: Callable[[], None]
     owner: object
-    bytes: int = 0
+    bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,13 @@ class UploadPool:
             self._run_next()
 
     def left(self, owner: Optional[object] = None) -> Waiting:
-        """The uploads of ``owner`` that are left; without an owner, all uploads."""
+        """The files of ``owner`` that are left; without an owner, all files."""
+        sizes = [upload.bytes for upload in self._left(owner) if upload.bytes is not None]
+        return Waiting(len(sizes), sum(sizes))
+
+    def _left(self, owner: Optional[object]) -> list[Upload]:
         with self._changed:
-            found = [upload for upload in [*self._running, *self._queue] if owner in (None, upload.owner)]
-        return Waiting(len(found), sum(upload.bytes for upload in found))
+            return [upload for upload in [*self._running, *self._queue] if owner in (None, upload.owner)]
 
     def wait(self, owner: object, deadline: Deadline, each_second: Callable[[], None] = lambda: None) -> bool:
         """Wait until ``owner`` has nothing left to upload, or until ``deadline``; True if nothing is left.
@@ -107,8 +110,8 @@ class UploadPool:
         ``each_second`` is called about once a second during the wait.
         """
         if threading.current_thread() in self._threads:  # a Trainer that nobody closed was collected here
-            return not self.left(owner).files
-        while self.left(owner).files:
+            return not self._left(owner)
+        while self._left(owner):
             each_second()
             seconds = deadline.left()
             if not seconds:
