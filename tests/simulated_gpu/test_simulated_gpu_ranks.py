@@ -203,6 +203,7 @@ def test_data_sharded_and_tensor_parallel_models_train_and_save(rank: int) -> No
 
 TRAINER = """
 import os
+from pathlib import Path
 import torch
 from composer import ComposerModel, Trainer
 from composer.optim import DecoupledAdamW
@@ -228,7 +229,10 @@ trainer = Trainer(
     save_weights_only=os.environ['FSDP_VERSION'] == '1',  # FSDP1 gathers the optimizer's states from other ranks
     parallelism_config={'fsdp': {'state_dict_type': 'sharded'}},
 )
-trainer.fit()
+try:
+    trainer.fit()
+finally:
+    print('saved:', [str(file) for file in Path('saved').rglob('*')])
 assert next(model.parameters()).device == torch.device('cuda', 5)
 print(int(trainer.state.timestamp.sample))
 """
