@@ -209,7 +209,7 @@ def test_ziglang_is_the_compiler_of_triton_where_there_is_no_other(
     source, built = tmp_path / 'source.c', tmp_path / 'built.so'
     source.write_text('int cuInit(unsigned); int init(void) { return cuInit(0); }')
     libraries = [f'-L{environment["TRITON_LIBCUDA_PATH"]}', '-lcuda']
-    command = [environment['CC'], str(source), '-shared', '-fPIC', *libraries, '-o', str(built)]
+    command = [environment['CC'], str(source), '-O3', '-shared', '-fPIC', *libraries, '-o', str(built)]  # as Triton's
     subprocess.run(command, env={**environment, 'PATH': '/usr/bin:/bin'}, check=True, timeout=200)
     assert built.exists()
     monkeypatch.setenv('CC', 'a-compiler')
