@@ -16,11 +16,12 @@ from composer.loggers import Logger, LoggerDestination
 from composer.utils import dist
 
 from composer_memprof.analysis.run import RunResult, list_artifacts
-from composer_memprof.artifacts.naming.names import Naming, Stamp, folder_of, folders_of_all_ranks
+from composer_memprof.artifacts.naming.names import Naming, Stamp
 from composer_memprof.artifacts.writing.disk import sync_and_digest
 from composer_memprof.artifacts.writing.folder import ArtifactFolder
 from composer_memprof.callbacks.framework.base import ProfilingCallback
 from composer_memprof.callbacks.framework.closing import closing_line
+from composer_memprof.callbacks.framework.run_names import run_folder, run_folders, run_name_of
 from composer_memprof.config import build_trainer
 from composer_memprof.config.credentials import without_credentials
 from composer_memprof.messages import log_error
@@ -44,7 +45,8 @@ class _Record(LoggerDestination):
         if self.folder and dist.get_global_rank() == 0:
             folder, self.folder = self.folder, ''
             try:
-                _keep_config(self._config, folder_of(folder, state.run_name), Stamp(state.run_name, state.timestamp))
+                stamp = Stamp(run_name_of(state), state.timestamp)
+                _keep_config(self._config, run_folder(folder, state), stamp)
             except Exception:  # the training goes on
                 log_error('the config could not be kept in the folder of the run')
 
@@ -88,11 +90,10 @@ class Run:
         self._kept = _Record(config)
         self._trainer = build_trainer(config, loggers=[self._kept])
         callbacks = [each for each in self._trainer.state.callbacks if isinstance(each, ProfilingCallback)]
-        run_name, ranks = self._trainer.state.run_name, dist.get_world_size()
         self._folders: set[Path] = {
             folder.absolute()
             for callback in callbacks
-            for folder in folders_of_all_ranks(callback.output.folder, run_name, ranks)
+            for folder in run_folders(callback.output.folder, self._trainer.state)
         }
         self._kept.folder = callbacks[0].output.folder if callbacks else ''
         closing_line.leave_out(self._folders)  # the result lists them
@@ -109,7 +110,7 @@ class Run:
         state = self._trainer.state
         batches = state.timestamp.batch.value
         artifacts = [artifact for artifact in list_artifacts(self._folders) if artifact not in self._before]
-        return RunResult(state.run_name, batches, self._kept.first, self._kept.last, artifacts)
+        return RunResult(run_name_of(state), batches, self._kept.first, self._kept.last, artifacts)
 
 
 @contextlib.contextmanager

@@ -14,10 +14,12 @@ from typing import Optional
 from composer_memprof.artifacts.naming.compression import Compress
 from composer_memprof.artifacts.naming.names import Naming, Stamp
 from composer_memprof.artifacts.outcomes import OnSaved, Outcomes
+from composer_memprof.artifacts.reading.manifest import Manifest
 from composer_memprof.artifacts.uploading.destinations import Destination
 from composer_memprof.artifacts.uploading.uploader import Uploader
 from composer_memprof.artifacts.writing.child.work import ReadAtFork
 from composer_memprof.artifacts.writing.deadlines import Deadline
+from composer_memprof.artifacts.writing.earlier_attempts import close_earlier
 from composer_memprof.artifacts.writing.failures import Failures
 from composer_memprof.artifacts.writing.folder import ArtifactFolder
 from composer_memprof.artifacts.writing.growing_file import GrowingFile
@@ -102,6 +104,7 @@ class ArtifactStore:
             inline=inline,
             read_at_fork=read_at_fork,
         )
+        self._close_earlier()
 
     def grow(
         self, kind: str, suffix: str, stamp: Stamp, *, compress: Compress = False, naming: Optional[Naming] = None
@@ -111,7 +114,21 @@ class ArtifactStore:
         file = self._files.file(kind, suffix, stamp, naming)
         if self._files.overwrite:
             self._windows.replace_file(file.name(1))
-        return GrowingFile(self._files, self._writer, self._outcomes.finish, file, compress)
+        growing = GrowingFile(self._files, self._writer, self._outcomes.finish, file, compress)
+        self._close_earlier()
+        return growing
+
+    def _close_earlier(self) -> None:
+        """Close what earlier attempts of the run have left open, once for all stores of the folder."""
+        manifest = self._files.manifest
+        if manifest.has_earlier:
+            manifest.has_earlier = False
+            self._writer.run(lambda: close_earlier(manifest))
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the folder, which takes how the run ends."""
+        return self._files.manifest
 
     def why_no_room(self) -> Optional[str]:
         """Why no further window should be recorded now; None if there is room. Ask before each window."""

@@ -14,7 +14,7 @@ from composer.loggers import Logger
 from composer.utils import dist
 
 from composer_memprof.artifacts.naming.compression import add_suffix, agreed_compress, strip_suffix
-from composer_memprof.artifacts.naming.names import Naming, Stamp, check_run_name, folder_of
+from composer_memprof.artifacts.naming.names import Naming, Stamp, check_run_name
 from composer_memprof.artifacts.store import Part
 from composer_memprof.callbacks.framework.options import (
     COMPRESS,
@@ -24,6 +24,7 @@ from composer_memprof.callbacks.framework.options import (
     split_shared,
     takes_shared_parameters,
 )
+from composer_memprof.callbacks.framework.run_names import run_folder
 from composer_memprof.callbacks.framework.windows import composer_profiler, exclusive
 from composer_memprof.callbacks.framework.windows.from_batch_end import RecordsFromBatchEnd
 from composer_memprof.messages import check_one_of, check_switches, must_be
@@ -287,7 +288,9 @@ class TorchProfiler(RecordsFromBatchEnd):
     def _path_of(self, stamp: Stamp, rank: int) -> Path:
         suffix = add_suffix(self.output.naming.suffix, self.output.compress)
         name = self.output.naming.local(replace(stamp, rank=rank), suffix, 1)
-        return folder_of(self.output.folder, stamp.run_name, rank).absolute() / name
+        state = self._state() if self._state is not None else None
+        folder = self.folder_path if state is None else run_folder(self.output.folder, state, rank)
+        return folder.absolute() / name
 
     def _on_removed(self, paths: list[Path]) -> None:
         own = dist.get_global_rank()

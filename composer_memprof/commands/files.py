@@ -170,7 +170,9 @@ def list_files(
     from rich.text import Text
 
     from composer_memprof.analysis.run import left_out_windows, list_artifacts
+    from composer_memprof.analysis.run_report.attempts import run_attempts
     from composer_memprof.analysis.run_report.files import files_by_name
+    from composer_memprof.report.text.sentences.run_failures import attempt_lines
     from composer_memprof.report.text.terminal.run_table import artifacts_table, left_out_sentences
 
     with on_this_disk([folder], lambda path: []) as (run,), os_errors_in_one_line():
@@ -187,6 +189,8 @@ def list_files(
             typer.echo(f'no manifest under {printable(folder)} lists a file')
         for sentence in left_out_sentences(left_out_windows([run.path])):
             show(Text(sentence))
+        for line in attempt_lines(run_attempts([run.path])):
+            show(Text(printable(line)))
 
 
 def _check_is_folder(folder: Path) -> None:

@@ -54,6 +54,7 @@ class RunFiles:
         left_out (int): number of such snapshots beyond the first 64.
         stored (bool): True if they are copies from a store, which a page can't link to.
         windows_left_out (list[LeftOutWindows]): that the manifests list.
+        folders (list[Path]): that were given, with manifests in them.
     """
 
     name: str
@@ -62,6 +63,7 @@ class RunFiles:
     left_out: int = 0
     stored: bool = False
     windows_left_out: list[LeftOutWindows] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
 
 
 def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> RunFiles:
@@ -101,8 +103,8 @@ def find_files(paths: Sequence[Path], names: Optional[Sequence[str]] = None) -> 
     runs = sorted({artifact.entry.run_name for artifact in artifacts if artifact.entry.run_name})
     name = ', '.join(runs if runs and not bare else given)
     more = max(len(bare) - MOST_BARE_SNAPSHOTS, 0)
-    windows = left_out_windows(path for path in paths if path.is_dir())
-    return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], more, stored, windows)
+    folders = [path for path in paths if path.is_dir()]
+    return RunFiles(name, artifacts, bare[:MOST_BARE_SNAPSHOTS], more, stored, left_out_windows(folders), folders)
 
 
 def _check_one_run(path: Path, artifacts: Sequence[Artifact]) -> None:

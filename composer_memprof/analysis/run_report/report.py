@@ -10,11 +10,13 @@ from typing import Any, Optional
 
 from composer_memprof.analysis.memory.pictures.over_time import CategoriesOverTime, categories_over_time
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
-from composer_memprof.analysis.memory.summary import OutOfMemorySummary, SnapshotSummary, summary_of
+from composer_memprof.analysis.memory.summary import SnapshotSummary, summary_of
 from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
 from composer_memprof.analysis.run_report.advice import Advice, advice
+from composer_memprof.analysis.run_report.attempts import RunAttempt, run_attempts
 from composer_memprof.analysis.run_report.comparison import Comparison, compared
 from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
+from composer_memprof.analysis.run_report.failures import Failure, failures
 from composer_memprof.analysis.run_report.figures import Figures
 from composer_memprof.analysis.run_report.files import RunFiles, find_files, without_summarized
 from composer_memprof.analysis.run_report.readers import KINDS
@@ -22,7 +24,7 @@ from composer_memprof.analysis.run_report.trials import Trials
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.reading.manifest import goes_on
+from composer_memprof.artifacts.reading.running import goes_on
 
 _SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
 #: Stands for a rank where a snapshot has none.
@@ -31,25 +33,6 @@ _FIRST_WITHOUT_RANK = 1 << 40
 _OTHER_STAGE = re.compile(r'[._](eval|predict)[._\d]')
 #: Spans of time of the chart.
 _SPANS = 500
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A rank that failed.
-
-    Args:
-        rank (int): the rank.
-        batch (int, optional): at which; None if it is not known.
-        phase (str): in which; ``''`` if it is not known.
-        error (str): the error, or ``''``.
-        oom (OutOfMemorySummary, optional): the allocation that failed, if one did.
-    """
-
-    rank: int
-    batch: Optional[int]
-    phase: str
-    error: str
-    oom: Optional[OutOfMemorySummary]
 
 
 @dataclass(frozen=True)
@@ -91,6 +74,7 @@ class RunReport:
         not_tried (str): why they could not; ``''`` otherwise.
         open_ranks (list[int]): ranks with files that were not closed.
         goes_on (bool): True if a process has a manifest of the run open.
+        attempts (list[RunAttempt]): that the manifests list, the first one first.
     """
 
     files: RunFiles
@@ -110,6 +94,7 @@ class RunReport:
     not_tried: str = ''
     open_ranks: list[int] = field(default_factory=list)
     goes_on: bool = False
+    attempts: list[RunAttempt] = field(default_factory=list)
 
     @property
     def simulated(self) -> str:
@@ -153,8 +138,9 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         reading.take_bare(number, path, snapshots)
     tables = rank_tables(reading.figures)
     odd = [each for table in tables for each in odd_ranks(table)]
-    failures = _failures(reading.summaries)
-    lead = _lead(failures, reading, snapshots)
+    attempts = run_attempts(files.folders)
+    failed = failures(reading.summaries, attempts[-1] if attempts else None)
+    lead = _lead(failed, reading, snapshots)
     ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
     contents = reading.contents
     status: dict[str, int] = {}
@@ -166,7 +152,8 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         files=files,
         ranks=ranks,
         labels={rank: reading.labels.get(rank, f'rank {rank}') for rank in ranks},
-        failures=failures,
+        failures=failed,
+        attempts=attempts,
         odd=odd,
         tables=tables,
         summaries={rank: summary for rank, (_, summary) in reading.summaries.items()},
@@ -229,24 +216,6 @@ class _Reading:
         if figures is not None:
             self.figures.append(figures)
         self.summaries[key] = (batch, summary)
-
-
-def _failed(summary: SnapshotSummary) -> bool:
-    return bool(summary.error) or summary.oom is not None
-
-
-def _failures(summaries: dict[int, tuple[int, SnapshotSummary]]) -> list[Failure]:
-    """Memory that ran out comes first, then the earliest batch: one rank's failure ends the others."""
-    found = []
-    for rank, (batch, summary) in summaries.items():
-        if _failed(summary):
-            oom = summary.oom
-            at = next((device.at_failure for device in summary.devices if device.at_failure is not None), None)
-            phase = oom.phase if oom is not None and oom.phase else at.phase if at is not None else ''
-            where = oom.batch if oom is not None and oom.batch is not None else at.batch if at is not None else batch
-            found.append(Failure(rank, where, phase, summary.error, oom))
-    order = float('inf')
-    return sorted(found, key=lambda each: (each.oom is None, order if each.batch is None else each.batch, each.rank))
 
 
 def _snapshot_files(artifacts: Sequence[Artifact]) -> dict[int, list[tuple[int, Path]]]:

@@ -183,12 +183,3 @@ def folder_of(template: str, run_name: str, rank: Optional[int] = None) -> Path:
         return Path(template.format(**_run_variables(run_name, rank))).expanduser()
     except RuntimeError as error:
         raise ValueError(f'folder={template!r}: {error}') from error
-
-
-def folders_of_all_ranks(template: str, run_name: str, world_size: int) -> set[Path]:
-    """The folders of a run's ranks: one for all, unless the template has a variable that differs between ranks.
-
-    Raises:
-        ValueError: if the home folder is not known.
-    """
-    return {folder_of(template, run_name, rank) for rank in range(world_size)}

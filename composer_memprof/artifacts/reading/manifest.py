@@ -1,4 +1,4 @@
-"""The manifest: the list of written files, their places, and whether they are uploaded.
+"""The manifest: the list of written files, their places, and whether they are uploaded; and of attempts, see ``attempts``.
 
 Each rank and folder has one file, ``rank{rank}.manifest.jsonl``: append-only, one JSON object a line. A path may have
 several lines; the last one counts. A process that writes to a manifest holds a shared lock on it, by which ``push`` knows
@@ -14,19 +14,15 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Optional, get_args
 
+from composer_memprof.artifacts.reading.attempts import ATTEMPT, Attempt, End, now, own_attempt
+from composer_memprof.artifacts.reading.locks import try_lock, unlock
 from composer_memprof.artifacts.reading.regular_files import open_regular
 from composer_memprof.artifacts.writing.disk import sync
 from composer_memprof.simulated_gpu.this_process import simulated_device
-
-try:
-    import fcntl
-except ImportError:  # not on this platform: `push` then can't tell that a run is alive
-    fcntl = None  # type: ignore[assignment]
 
 Status = Literal['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped']
 _STATUSES = frozenset(get_args(Status))
@@ -42,8 +38,6 @@ _LONGEST_NAME = 8192
 _LARGEST = 2**63 - 1
 #: Seconds within which another process completes a line that it has begun. A filesystem may show a line page by page.
 _LINE_S = 0.01
-#: Seconds since the last line during which the run counts as alive.
-_FRESH_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -94,8 +88,16 @@ class Manifest:
     _acquired: ClassVar[dict[Path, Manifest]] = {}
     _acquired_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, attempt: Optional[Attempt] = None) -> None:
         self.path = path
+        #: The bytes that earlier attempts have written; 0 before :meth:`open`.
+        self.written_before = 0
+        #: Nobody has closed yet what earlier attempts have left open.
+        self.has_earlier = False
+        #: No other process had the file open at :meth:`open`. False also where the filesystem knows no locks.
+        self.was_alone = False
+        self._attempt = attempt
+        self._end: End = 'finished'
         self._users = 0
         self._file: Optional[int] = None
         self._is_locked = False
@@ -104,25 +106,49 @@ class Manifest:
     @classmethod
     def acquire(cls, folder: Path, rank: int) -> Manifest:
         """The manifest of ``rank`` in ``folder``. The file is created by :meth:`open` or the first line."""
-        path = Path(os.path.abspath(folder)) / f'rank{rank}.manifest.jsonl'
+        path = manifest_of(folder, rank)
         with cls._acquired_lock:
-            manifest = cls._acquired.setdefault(path, cls(path))
+            if path not in cls._acquired:
+                cls._acquired[path] = cls(path, own_attempt(rank, is_new=not cls._acquired))
+            manifest = cls._acquired[path]
             manifest._users += 1
             return manifest
 
     def release(self) -> None:
-        """Close the file and its lock after the last user."""
+        """List the end of this attempt, and close the file and its lock, after the last user."""
         with self._acquired_lock, self._lock:
             self._users -= 1
             if self._users > 0:
                 return
             self._acquired.pop(self.path, None)
+            with contextlib.suppress(OSError):  # a full disk, or a lost folder: a reader finds the end by the lock
+                if self._file is not None:
+                    self._list_attempt(end=self._end, ended=now())
+            self._attempt = None  # a line that comes later is of no new attempt
             self._close()
 
+    @classmethod
+    def is_open_here(cls, path: Path) -> bool:
+        """True if this process has the manifest open."""
+        manifest = cls._acquired.get(path)
+        return manifest is not None and manifest._file is not None
+
     def open(self) -> None:
-        """Create the file, and take the lock that marks a running job."""
+        """Create the file, take the lock that marks a running job, and list the attempt."""
         with self._lock:
             self._descriptor()
+
+    def note_failure(self, end: End, error: str, line: Optional[str], batch: int) -> None:
+        """List at once why ``fit`` has failed; the attempt ends so, unless :meth:`note_success` follows."""
+        with self._lock:
+            self._end = end
+            if self._file is not None or self.path.parent.is_dir():  # otherwise the run leaves no files
+                self._descriptor()
+                self._list_attempt(failed=now(), error=error, line=line, batch=batch)
+
+    def note_success(self) -> None:
+        """A later ``fit`` has ended well."""
+        self._end = 'finished'
 
     @property
     def descriptor(self) -> Optional[int]:
@@ -130,12 +156,29 @@ class Manifest:
         return self._file
 
     def _descriptor(self) -> int:
+        is_first = self._file is None
         if self._file is None:
             self._file = _open(self.path)
             self._is_locked = False
+            if self._attempt is not None:
+                self.was_alone = try_lock(self._file, shared=False) is True
+                self.written_before = os.fstat(self._file).st_size
+                self.has_earlier = self.written_before > 0
         if not self._is_locked:  # `push` may have had it until now
-            self._is_locked = _try_lock(self._file, shared=True)
+            self._is_locked = try_lock(self._file, shared=True) is not False
+        if is_first:
+            self._list_attempt()
         return self._file
+
+    def append_attempt(self, attempt: Attempt) -> None:
+        """Write the line of an earlier attempt."""
+        with self._lock:
+            _write_line(self._descriptor(), attempt.as_line().encode())
+
+    def _list_attempt(self, **facts: Any) -> None:
+        if self._attempt is not None and self._file is not None:
+            self._attempt = replace(self._attempt, **facts)
+            _write_line(self._file, self._attempt.as_line().encode())
 
     def append(self, entry: Entry, *, to_disk: bool = True) -> None:
         """Write a whole line; ``to_disk``: wait until the disk has it.
@@ -160,7 +203,7 @@ class Manifest:
 
     def _close(self) -> None:
         if self._file is not None:
-            _unlock(self._file)  # a forked child may still have the file open, and with it the lock
+            unlock(self._file)  # a forked child may still have the file open, and with it the lock
             os.close(self._file)
             self._file = None
 
@@ -198,38 +241,8 @@ def append_line(path: Path, entry: Entry, *, to_disk: bool = True) -> None:
     manifest.append(entry, to_disk=to_disk)
 
 
-def _unlock(file: int) -> None:
-    if fcntl is not None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _try_lock(file: int, *, shared: bool) -> bool:
-    """False if another process has the lock. True on a filesystem without locks."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-@contextlib.contextmanager
-def locked_for_push(path: Path) -> Iterator[bool]:
-    """Lock a manifest while the block runs. Yields False if a running job has it, and then does not lock."""
-    file = os.open(path, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
-    try:
-        yield _try_lock(file, shared=False)
-    finally:
-        _unlock(file)
-        os.close(file)
-
-
-def read_manifest(path: Path) -> list[Entry]:
-    """The last line of each path, in the order in which the paths first appear.
+def read_manifest(path: Path, *, begin: int = 0, end: Optional[int] = None) -> list[Entry]:
+    """The last line of each path, in the order in which the paths first appear, of bytes ``begin`` to ``end``.
 
     Skips lines that are no entries, such as one cut short by a kill, and temporary files that are gone. Trusts nothing
     in the file.
@@ -241,9 +254,10 @@ def read_manifest(path: Path) -> list[Entry]:
     with open_regular(path) as raw, io.TextIOWrapper(raw, encoding='utf-8', errors='replace') as file:
         if os.fstat(raw.fileno()).st_size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f'a manifest has at most {_MOST_BYTES >> 20} MiB', str(path))
-        for line in file:
+        raw.seek(begin)
+        for line in file if end is None else io.StringIO(raw.read(end - begin).decode('utf-8', 'replace')):
             entry = _parse(line) or _parse_last(line)
-            if entry is not None:
+            if entry is not None and entry.kind != ATTEMPT:
                 entries[entry.path] = entry
     return [entry for entry in entries.values() if not (is_unfinished(entry) and entry.status == 'removed')]
 
@@ -286,15 +300,6 @@ def find_manifests(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob(PATTERN) if path.is_file())
 
 
-def goes_on(folder: Path) -> Optional[bool]:
-    """True if a process has a manifest of the run open, False if none has; None if there is no manifest yet."""
-    manifests = find_manifests(folder) if folder.is_dir() else []
-    if not manifests:
-        return None
-    for path in manifests:
-        if time.time() - path.stat().st_mtime < _FRESH_S:
-            return True  # the run may be about to lock the manifest
-        with locked_for_push(path) as locked:
-            if not locked:
-                return True
-    return False
+def manifest_of(folder: Path, rank: int) -> Path:
+    """The manifest of a rank in a folder."""
+    return Path(os.path.abspath(folder)) / f'rank{rank}.manifest.jsonl'

@@ -21,6 +21,7 @@ from composer_memprof.artifacts.writing.child.file_descriptors import explained
 from composer_memprof.artifacts.writing.child.memory import exclude_from_children
 from composer_memprof.artifacts.writing.failures import is_lost_folder
 from composer_memprof.callbacks.framework.closing import closing, closing_line
+from composer_memprof.callbacks.framework.closing.run_end import RunEnd, run_end
 from composer_memprof.callbacks.framework.life import DISABLED
 from composer_memprof.callbacks.framework.metrics import Repeats, WindowMetrics
 from composer_memprof.callbacks.framework.options import (
@@ -88,6 +89,8 @@ class ProfilingCallback(WindowRecording):
         self._forget_windows()
         self._state: Optional[weakref.ref[State]] = None
         self._fitting = False
+        #: How the fits of this Trainer end, for the manifest; None without a Trainer.
+        self._run_end: Optional[RunEnd] = None
         self._window_metrics = WindowMetrics()
         self._repeats = Repeats()
 
@@ -198,6 +201,8 @@ class ProfilingCallback(WindowRecording):
             self._check_run(state)
             self._open_store(folder, destination)
             self._check_uploads(destination, state)
+        self._run_end = run_end(state)
+        self._run_end.add(self.store.manifest)
 
     def _check_run(self, state: State) -> None:
         self._check(state)
@@ -252,6 +257,8 @@ class ProfilingCallback(WindowRecording):
 
     def fit_end(self, state: State, logger: Logger) -> None:
         self._fitting = False
+        if self._run_end is not None:
+            self._run_end.fit_ended()
         if self.is_recording:
             self._warn_of_unfinished(state)
             self._finish(state)
@@ -304,6 +311,9 @@ class ProfilingCallback(WindowRecording):
                 self.yield_resources()
         store, self._store = self._store, None
         closing.is_closed(self)
+        if self._run_end is not None:
+            self._run_end.remove(store.manifest)
+            self._run_end = None
         store.close(self.output.close_timeout)
         closing_line.add_files(store.folder, store.count_files())
         self._windows = StageWindows(self.when)

@@ -9,8 +9,9 @@ from composer.core import State
 from composer.utils import dist
 
 from composer_memprof.artifacts.naming.addresses import check_scheme
-from composer_memprof.artifacts.naming.names import Stamp, check_run_name, folder_of
+from composer_memprof.artifacts.naming.names import Stamp, check_run_name
 from composer_memprof.callbacks.framework.options import Output, When
+from composer_memprof.callbacks.framework.run_names import run_folder, run_name_of
 
 
 def check_ranks(when: When) -> None:
@@ -38,9 +39,9 @@ def check_output(output: Output, state: State) -> Path:
     """
     naming = output.naming
     check_run_name(state.run_name, output.folder, naming.filename, naming.remote)
-    folder = folder_of(output.folder, state.run_name)
+    folder = run_folder(output.folder, state)
     check_writable(folder, output.folder)
-    stamp = Stamp(state.run_name, state.timestamp)
+    stamp = Stamp(run_name_of(state), state.timestamp)
     naming.local(stamp, naming.suffix, 1)
     if naming.remote is not None:
         check_scheme(naming.in_store(stamp, naming.suffix, 1, 'x') or '', 'remote_file_name')

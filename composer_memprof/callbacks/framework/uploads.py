@@ -15,6 +15,7 @@ from composer_memprof.artifacts.uploading.destinations import Destination, Fsspe
 from composer_memprof.artifacts.uploading.mlflow import MLflowDestination
 from composer_memprof.artifacts.uploading.probe import place_of, start_probe
 from composer_memprof.callbacks.framework.options import Output
+from composer_memprof.callbacks.framework.run_names import run_name_of
 from composer_memprof.messages import warn
 
 #: The stores of each run that were asked: callbacks with the same one share an answer.
@@ -56,7 +57,7 @@ def ask_store(output: Output, state: State) -> None:
     if not output.probe or dist.get_local_rank() != 0:
         return
     naming = output.naming
-    address = naming.in_store(Stamp(state.run_name, state.timestamp), naming.suffix, 1, 'probe') or ''
+    address = naming.in_store(Stamp(run_name_of(state), state.timestamp), naming.suffix, 1, 'probe') or ''
     if scheme_of(address) is None:
         return
     asked = _asked.setdefault(state, [])

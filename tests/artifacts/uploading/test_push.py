@@ -241,9 +241,9 @@ def test_the_push_command_reports_each_file_and_exits_1_after_an_error() -> None
 LOCKS = """
 import sys
 from pathlib import Path
-from composer_memprof.artifacts.reading.manifest import locked_for_push
-with locked_for_push(Path(sys.argv[1])) as locked:
-    print(locked, flush=True)
+from composer_memprof.artifacts.reading.locks import locked
+with locked(Path(sys.argv[1])) as free:
+    print(free, flush=True)
     sys.stdin.readline()
 """
 

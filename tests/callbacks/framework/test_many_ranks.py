@@ -16,7 +16,7 @@ from composer.loggers import Logger
 from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, StepTimes
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import report_on_run
-from composer_memprof.artifacts.naming.names import folders_of_all_ranks
+from composer_memprof.artifacts.naming.names import folder_of
 from composer_memprof.callbacks.framework.rank_sample import parse_files_on_ranks
 from tests.conftest import child_environment, entries, make_trainer, train
 from tests.support.made_up_runs import run_of, snapshot_summary, write_files
@@ -149,8 +149,7 @@ def test_every_command_reads_a_run_with_a_folder_for_each_rank(tmp_path: Path) -
 
 
 def test_a_folder_for_each_rank_is_a_format_string() -> None:
-    assert folders_of_all_ranks('{run_name}/rank{rank}', 'x', 3) == {Path('x/rank0'), Path('x/rank1'), Path('x/rank2')}
-    assert folders_of_all_ranks('{run_name}', 'x', 1024) == {Path('x')}
+    assert [folder_of('{run_name}/rank{rank}', 'x', rank) for rank in (0, 2)] == [Path('x/rank0'), Path('x/rank2')]
     train(HostRSS(folder='runs/{run_name}/rank{rank}'))
     assert {path.name for path in Path('runs/test-run/rank0').iterdir()} == {
         *('rank0.0.host_rss.jsonl', 'rank0.0.host_rss.summary.json', 'rank0.manifest.jsonl'),

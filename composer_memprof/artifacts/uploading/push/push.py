@@ -15,12 +15,12 @@ from typing import Any, Optional
 
 from composer_memprof.artifacts.naming.addresses import check_scheme, scheme_of
 from composer_memprof.artifacts.reading.containment import inside
+from composer_memprof.artifacts.reading.locks import locked
 from composer_memprof.artifacts.reading.manifest import (
     Entry,
     append_line,
     find_manifests,
     is_unfinished,
-    locked_for_push,
     read_manifest,
 )
 from composer_memprof.artifacts.reading.open_files import pushers_of, writers_of
@@ -158,7 +158,7 @@ class _Pushing:
             self._upload(pending)
 
     def _lock(self, manifest: Path, locks: contextlib.ExitStack) -> list[_Pending]:
-        if not locks.enter_context(locked_for_push(manifest)):
+        if locks.enter_context(locked(manifest)) is False:
             if any(self._concerns(entry) or _is_being_written(entry) for entry in read_manifest(manifest)):
                 self._add(PushResult(manifest, '', _held(manifest)))
             return []

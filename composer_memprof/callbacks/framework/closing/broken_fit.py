@@ -15,6 +15,45 @@ from typing import Any, Optional
 from composer.core import State
 from composer.trainer import Trainer
 
+#: The attribute of a watched ``fit`` with its watch.
+_WATCH = '_composer_memprof_watch'
+
+
+class _Watch:
+    """The functions to call when ``fit`` of one Trainer breaks off, and what takes the watch away."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._trainer = weakref.ref(trainer)
+        self._replaced = vars(trainer).get('fit')  # the method of the class is not among them
+        fit = trainer.fit
+
+        @functools.wraps(fit)
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return fit(*arguments, **keywords)
+            except BaseException:
+                for listener in list(self.listeners):
+                    broke_off = listener()
+                    if broke_off is not None:
+                        broke_off()
+                raise
+
+        watched.__dict__[_WATCH] = self
+        vars(trainer)['fit'] = watched
+        self._watched = weakref.ref(watched)
+
+    def end(self, listener: weakref.WeakMethod[Callable[[], None]]) -> None:
+        """Do not call ``listener`` any more; without listeners nothing is watched."""
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+        trainer, watched = self._trainer(), self._watched()
+        if self.listeners or trainer is None or watched is None or vars(trainer).get('fit') is not watched:
+            return  # somebody else has replaced it since
+        del vars(trainer)['fit']
+        if self._replaced is not None:
+            vars(trainer)['fit'] = self._replaced
+
 
 def watch_fit(state: State, on_exception: Callable[[], None]) -> Callable[[], None]:
     """Call ``on_exception`` while an exception leaves ``fit`` of the Trainer of ``state``.
@@ -31,32 +70,10 @@ def watch_fit(state: State, on_exception: Callable[[], None]) -> Callable[[], No
     trainer = _trainer_of(state)
     if trainer is None:
         return lambda: None
-    fit, method = trainer.fit, weakref.WeakMethod(on_exception)  # type: ignore[arg-type]
-
-    @functools.wraps(fit)
-    def watched(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            return fit(*arguments, **keywords)
-        except BaseException:
-            broke_off = method()
-            if broke_off is not None:
-                broke_off()
-            raise
-
-    was_replaced = 'fit' in vars(trainer)
-    vars(trainer)['fit'] = watched
-    return functools.partial(_end_watch, weakref.ref(trainer), weakref.ref(watched), was_replaced)
-
-
-def _end_watch(trainer: weakref.ref[Trainer], watched: weakref.ref[Any], was_replaced: bool) -> None:
-    owner, watch = trainer(), watched()
-    if owner is None or watch is None:
-        return
-    previous = watch.__wrapped__
-    if vars(owner).get('fit') is watch:  # otherwise someone else has replaced it since
-        del vars(owner)['fit']
-        if was_replaced:
-            vars(owner)['fit'] = previous
+    watch = getattr(vars(trainer).get('fit'), _WATCH, None) or _Watch(trainer)
+    listener = weakref.WeakMethod(on_exception)  # type: ignore[arg-type]
+    watch.listeners.append(listener)
+    return functools.partial(watch.end, listener)
 
 
 def _trainer_of(state: State) -> Optional[Trainer]:

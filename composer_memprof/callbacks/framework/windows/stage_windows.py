@@ -9,6 +9,7 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.callbacks.framework.options import When
+from composer_memprof.callbacks.framework.run_names import run_name_of
 from composer_memprof.schedule import Schedule
 from composer_memprof.schedule.clocks import StageClock, TrainClock
 from composer_memprof.schedule.cursor import BatchDecision
@@ -91,7 +92,7 @@ class StageWindows:
     def stamp(self, stage: str, state: State) -> Stamp:
         """The time in the names of a window's files; outside of training also the count of the stage's batches."""
         mark = '' if stage == 'train' else f'.{stage}{self.count(stage)}'
-        return Stamp(state.run_name, state.timestamp, mark)
+        return Stamp(run_name_of(state), state.timestamp, mark)
 
     def _is_recorded(self, stage: str) -> bool:
         return stage in self._when.stages and self._when.may_run_on(dist.get_global_rank())

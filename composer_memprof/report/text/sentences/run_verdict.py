@@ -11,14 +11,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
-from composer_memprof.analysis.memory.summary import DeviceSummary, OutOfMemorySummary
+from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
-from composer_memprof.analysis.run_report.report import Failure, RunReport
+from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes, what_fits
+from composer_memprof.report.text.sentences.run_failures import attempt_sentences, failure_sentences
 from composer_memprof.report.text.terminal.run_table import left_out_sentences
 from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
 
@@ -45,7 +46,8 @@ class Sentence:
     """One sentence of the verdict.
 
     Args:
-        about (str): ``'failure'``, ``'change'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'`` or ``'files'``.
+        about (str): ``'failure'``, ``'change'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'``,
+            ``'attempts'`` or ``'files'``.
         text (str): the sentence, or several.
     """
 
@@ -63,6 +65,7 @@ def verdict(report: RunReport) -> list[Sentence]:
         *_growth(report),
         *_host(report),
         *_speed(report),
+        *_attempts(report),
         *_files(report),
     ]
     return [Sentence(sentence.about, printable(sentence.text)) for sentence in found]
@@ -93,62 +96,16 @@ def _noun(report: RunReport) -> str:
 
 
 def _failures(report: RunReport) -> Iterator[Sentence]:
-    if report.open_ranks and not report.goes_on:
-        yield Sentence(
-            'failure',
-            f'{_whose_files(report)} were still open, and no process here writes them: the run was killed, or goes on '
-            'elsewhere.',
-        )
-    if not report.failures:
-        return
-    first = report.failures[0]
-    others = [report.labels[failure.rank] for failure in report.failures[1:]]
-    also = f' {_capital(_listed(others))} failed too.' if others else ''
-    yield Sentence('failure', _failure(first, report.labels[first.rank]) + also)
-    for text in what_fits(report):
+    for text in failure_sentences(report):
+        yield Sentence('failure', text)
+    for text in what_fits(report) if report.failures else ():
         yield Sentence('failure', text)
 
 
-def _whose_files(report: RunReport) -> str:
-    ranks = report.open_ranks
-    if len(ranks) == 1:
-        return f"{_capital(report.labels[ranks[0]])}'s files"
-    return f'The files of {"all ranks" if ranks == report.ranks else f"ranks {rank_list(ranks)}"}'
-
-
-def _failure(failure: Failure, label: str) -> str:
-    oom = failure.oom
-    where = ''.join(
-        [
-            f' in batch {failure.batch}' if failure.batch is not None else '',
-            f', {failure.phase}' if failure.phase else '',
-        ]
-    )
-    if oom is None:
-        return f'{_capital(label)} failed{where}: {failure.error}'
-    asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''
-    at = f', asked{asked} by {oom.asked[0]}' if oom.asked else f', asked{asked}' if asked else ''
-    return f'{_capital(label)} ran out of memory{where}{at}.{_device_memory(oom)}'
-
-
-def _device_memory(oom: OutOfMemorySummary) -> str:
-    """The sizes that the recorder knows of the device, in a sentence that begins with a space; ``''`` without any."""
-    parts = []
-    if oom.reserved is not None:
-        in_use = f' ({human_bytes(oom.allocated)} in use)' if oom.allocated is not None else ''
-        parts.append(f'{human_bytes(oom.reserved)} reserved by torch{in_use}')
-    elif oom.allocated is not None:
-        parts.append(f'{human_bytes(oom.allocated)} in use by torch')
-    if oom.total is not None and oom.reserved is not None and oom.free is not None:
-        outside = oom.total - oom.reserved - oom.free
-        if outside > 0:
-            parts.append(f'{human_bytes(outside)} used outside of torch (CUDA context, libraries, other processes)')
-    if oom.free is not None:
-        parts.append(f'{human_bytes(oom.free)} free')
-    if not parts:
-        return ''
-    total = f'The device has {human_bytes(oom.total)}: ' if oom.total is not None else ''
-    return f' {total}{", ".join(parts)}.'
+def _attempts(report: RunReport) -> Iterator[Sentence]:
+    sentences = attempt_sentences(report.attempts)
+    if sentences:
+        yield Sentence('attempts', ' '.join(sentences))
 
 
 def _changes(report: RunReport) -> Iterator[Sentence]:

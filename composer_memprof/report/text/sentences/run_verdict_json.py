@@ -21,6 +21,10 @@ def report_dict(report: RunReport) -> dict[str, Any]:
         'trials': None if report.trials is None else dataclasses.asdict(report.trials),
         'not_tried': report.not_tried,
         'failures': [dataclasses.asdict(failure) for failure in report.failures],
+        'attempts': [
+            {'ranks': {rank: dataclasses.asdict(each.ranks[rank]) for rank in each.ranks}, 'states': each.states}
+            for each in report.attempts
+        ],
         'odd_ranks': [dataclasses.asdict(odd) for odd in report.odd],
         'figures': [
             {

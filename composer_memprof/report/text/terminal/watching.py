@@ -14,7 +14,7 @@ from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.progress import Progress, progress_of
 from composer_memprof.analysis.run_report.report import report_on_run
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
-from composer_memprof.artifacts.reading.manifest import goes_on
+from composer_memprof.artifacts.reading.running import goes_on
 from composer_memprof.messages import printable
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_verdict import verdict_text

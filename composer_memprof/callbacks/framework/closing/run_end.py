@@ -1,0 +1,105 @@
+"""How a Trainer's ``fit`` ends, for the manifests of its callbacks: listed at once, before a launcher may kill the process."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import sysconfig
+import traceback
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Optional
+
+from composer.core import State
+
+from composer_memprof.artifacts.reading.attempts import End
+from composer_memprof.artifacts.reading.manifest import Manifest
+from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
+from composer_memprof.messages import errors_logged
+from composer_memprof.redaction import one_line
+
+#: Folders of code that is not the user's.
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
+_PACKAGE = str(Path(__file__).parents[3])
+#: A shell's exit code after a signal is this and the signal's number.
+_SIGNALLED = 128
+
+
+class RunEnd:
+    """Lists how the fits of one Trainer end.
+
+    Args:
+        state (State): of the Trainer.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = weakref.ref(state)
+        self._manifests: list[Manifest] = []
+        self._end_watch = watch_fit(state, self.fit_failed)
+
+    def add(self, manifest: Manifest) -> None:
+        """A callback of the Trainer writes to ``manifest``."""
+        self._manifests.append(manifest)
+
+    def remove(self, manifest: Manifest) -> None:
+        """The callback is closed."""
+        self._manifests.remove(manifest)
+        if not self._manifests:
+            self._end_watch()
+            state = self._state()
+            if state is not None:
+                _ends.pop(state, None)
+
+    def fit_failed(self) -> None:
+        """An exception leaves ``fit``."""
+        state, error = self._state(), sys.exc_info()[1]
+        if state is None or error is None:
+            return
+        end, text = _cause(error)
+        line = None if end == 'stopped' else line_of(error.__traceback__)
+        for manifest in set(self._manifests):
+            with errors_logged('the failure could not be listed'):
+                manifest.note_failure(end, text, line, state.timestamp.batch.value)
+
+    def fit_ended(self) -> None:
+        """``fit`` has ended well."""
+        for manifest in set(self._manifests):
+            manifest.note_success()
+
+
+_ends: weakref.WeakKeyDictionary[State, RunEnd] = weakref.WeakKeyDictionary()
+
+
+def run_end(state: State) -> RunEnd:
+    """The one of the Trainer of ``state``. First call it at INIT."""
+    if state not in _ends:
+        _ends[state] = RunEnd(state)
+    return _ends[state]
+
+
+def _cause(error: BaseException) -> tuple[End, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return 'stopped', 'SIGINT'
+    if isinstance(error, SystemExit):
+        code = error.code
+        if isinstance(code, int) and code > _SIGNALLED and code - _SIGNALLED in set(signal.Signals):
+            return 'stopped', signal.Signals(code - _SIGNALLED).name
+        return 'stopped', one_line(error)
+    return 'failed', one_line(error)
+
+
+def line_of(trace: Optional[TracebackType]) -> Optional[str]:
+    """The innermost line of the user's code, else the innermost line: ``'train.py:27 in forward'``."""
+    frames = traceback.extract_tb(trace)
+    users = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, _PACKAGE, '<frozen'))]
+    for frame in (users or frames)[-1:]:
+        return f'{_short(frame.filename)}:{frame.lineno} in {frame.name}'
+    return None
+
+
+def _short(filename: str) -> str:
+    try:
+        return str(Path(filename).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return filename

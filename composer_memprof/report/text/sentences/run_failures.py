@@ -1,0 +1,171 @@
+"""Sentences on how a run ended: which rank failed first, which were killed, and what became of earlier attempts."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+
+from composer_memprof.analysis.memory.summary import OutOfMemorySummary
+from composer_memprof.analysis.run import rank_list
+from composer_memprof.analysis.run_report.attempts import RunAttempt, State
+from composer_memprof.analysis.run_report.failures import Failure
+from composer_memprof.analysis.run_report.report import RunReport
+from composer_memprof.messages import human_bytes
+
+#: Most files that a sentence names.
+_LISTED = 8
+#: Most attempts that are described, the newest ones.
+_ATTEMPTS = 4
+_ENDED: tuple[tuple[State, str], ...] = (
+    ('finished', 'finished'),
+    ('failed', 'failed'),
+    ('stopped', 'stopped from outside'),
+    ('killed', 'killed'),
+    ('running', 'still running'),
+    ('unknown', 'killed, or running on another machine'),
+)
+
+
+def failure_sentences(report: RunReport) -> Iterator[str]:
+    """How the last attempt ended, if it did not end well."""
+    if report.failures:
+        yield _first_failure(report)
+    last = report.attempts[-1] if report.attempts else None
+    if last is None:
+        if report.open_ranks and not report.goes_on:
+            yield (
+                f'{_whose_files(report)} were still open, and no process here writes them: the run was killed, or goes '
+                'on elsewhere.'
+            )
+        return
+    for state, what in (('killed', 'was killed'), ('unknown', 'was killed, or runs on another machine')):
+        ranks = [rank for rank in last.states if last.states[rank] == state]
+        if ranks:
+            yield f'{_ranks(ranks, report)} {what}: {_place(last, sorted(ranks))} wrote no end.'
+
+
+def attempt_sentences(attempts: Sequence[RunAttempt]) -> list[str]:
+    """What became of each attempt before the last one, the newest ones only; nothing if there was one attempt."""
+    if len(attempts) < 2:
+        return []
+    shown = list(enumerate(attempts, 1))[:-1][-_ATTEMPTS:]
+    return [f'This is attempt {len(attempts)}.', *(f'Attempt {number} {_became(each)}.' for number, each in shown)]
+
+
+def attempt_lines(attempts: Sequence[RunAttempt]) -> list[str]:
+    """A line for each attempt: when it began, where, and how it ended."""
+    return [
+        f'attempt {number}: from {_when(min(each.began for each in attempt.ranks.values()))}, '
+        f'{_place(attempt, sorted(attempt.ranks))}, {_became(attempt)}'
+        for number, attempt in list(enumerate(attempts, 1))[-_ATTEMPTS:]
+    ]
+
+
+def _became(attempt: RunAttempt) -> str:
+    error = _error(attempt)
+    states = [(found, what) for state, what in _ENDED if (found := attempt.ranks_in(state))]
+    if len(states) == 1 and len(attempt.ranks) == 1:
+        text = states[0][1]
+        was = '' if text in ('finished', 'failed') else 'is ' if text.startswith('still') else 'was '
+        return f'{was}{text}{error}'
+    return '; '.join(f'{_of_all(ranks, attempt)} {what}' for ranks, what in states) + error
+
+
+def _of_all(ranks: Sequence[int], attempt: RunAttempt) -> str:
+    if len(ranks) == len(attempt.ranks):
+        return 'all ranks'
+    return f'{"rank" if len(ranks) == 1 else "ranks"} {rank_list(ranks)}'
+
+
+def _error(attempt: RunAttempt) -> str:
+    """The error of the rank that failed first, to append."""
+    found = [
+        Failure(rank, each.batch, '', each.error, None, each.line, each.failed)
+        for rank, each in attempt.ranks.items()
+        if each.error is not None and attempt.states[rank] in ('failed', 'stopped')
+    ]
+    if not found:
+        return ''
+    first = min(found, key=lambda each: (each.cause != 'own', each.cause == 'stopped', each.time or ''))
+    of_rank = f' of rank {first.rank}' if len(attempt.ranks) > 1 else ''
+    return f' in batch {first.batch}{of_rank}: {first.error}'
+
+
+def _place(attempt: RunAttempt, ranks: Sequence[int]) -> str:
+    """The process of one rank, or the hosts of several."""
+    if len(ranks) == 1:
+        return f'process {attempt.ranks[ranks[0]].process} on {attempt.ranks[ranks[0]].host}'
+    hosts = sorted({attempt.ranks[rank].host for rank in ranks})
+    return f'{len(ranks)} processes on {hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"}'
+
+
+def _when(time: str) -> str:
+    return datetime.datetime.fromisoformat(time).astimezone(datetime.timezone.utc).strftime('%Y-%m-%d %H:%M:%S UTC')
+
+
+def _first_failure(report: RunReport) -> str:
+    first, *others = report.failures
+    text = _failure(first, report.labels.get(first.rank, f'rank {first.rank}'))
+    same = [each.rank for each in others if each.cause == first.cause]
+    after = [each.rank for each in others if each.cause != first.cause]
+    if same:
+        text += f' {_ranks(same, report)} failed too.'
+    if after:
+        text += f' {_ranks(after, report)} {"was" if len(after) == 1 else "were"} stopped by that.'
+    return text
+
+
+def _ranks(ranks: Sequence[int], report: RunReport) -> str:
+    labels = [report.labels.get(rank, f'rank {rank}') for rank in ranks]
+    if any(not label.startswith('rank ') for label in labels):  # snapshots that do not say their rank
+        more = f' and {len(labels) - _LISTED} more' if len(labels) > _LISTED else ''
+        return ', '.join(labels[:_LISTED]) + more
+    if len(ranks) == 1:
+        return f'Rank {ranks[0]}'
+    return 'All ranks' if sorted(ranks) == report.ranks else f'Ranks {rank_list(ranks)}'
+
+
+def _whose_files(report: RunReport) -> str:
+    ranks = report.open_ranks
+    if len(ranks) == 1:
+        return f"{_ranks(ranks, report)}'s files"
+    return f'The files of {"all ranks" if ranks == report.ranks else f"ranks {rank_list(ranks)}"}'
+
+
+def _failure(failure: Failure, label: str) -> str:
+    oom = failure.oom
+    where = ''.join(
+        [
+            f' in batch {failure.batch}' if failure.batch is not None else '',
+            f', {failure.phase}' if failure.phase else '',
+        ]
+    )
+    subject = label[:1].upper() + label[1:] if label.startswith('rank ') else label
+    if oom is None:
+        if failure.cause == 'stopped':
+            return f'{subject} was stopped{where}: {failure.error}.'
+        at = f' ({failure.line})' if failure.line else ''
+        return f'{subject} failed{where}: {failure.error}{at}.'
+    asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''
+    by = f', asked{asked} by {oom.asked[0]}' if oom.asked else f', asked{asked}' if asked else ''
+    return f'{subject} ran out of memory{where}{by}.{_device_memory(oom)}'
+
+
+def _device_memory(oom: OutOfMemorySummary) -> str:
+    """The sizes that the recorder knows of the device, in a sentence that begins with a space; ``''`` without any."""
+    parts = []
+    if oom.reserved is not None:
+        in_use = f' ({human_bytes(oom.allocated)} in use)' if oom.allocated is not None else ''
+        parts.append(f'{human_bytes(oom.reserved)} reserved by torch{in_use}')
+    elif oom.allocated is not None:
+        parts.append(f'{human_bytes(oom.allocated)} in use by torch')
+    if oom.total is not None and oom.reserved is not None and oom.free is not None:
+        outside = oom.total - oom.reserved - oom.free
+        if outside > 0:
+            parts.append(f'{human_bytes(outside)} used outside of torch (CUDA context, libraries, other processes)')
+    if oom.free is not None:
+        parts.append(f'{human_bytes(oom.free)} free')
+    if not parts:
+        return ''
+    total = f'The device has {human_bytes(oom.total)}: ' if oom.total is not None else ''
+    return f' {total}{", ".join(parts)}.'
