@@ -20,6 +20,7 @@ _CONNECTION = re.compile(
     r'|connection (closed|reset|refused|was)|timed? ?out|\bNCCL\b|\bgloo\b|broken pipe|socket|watchdog',
     re.IGNORECASE,
 )
+_TIMEOUT = re.compile(r'timed? ?out|watchdog', re.IGNORECASE)
 _NEVER = '~'  # after every time
 
 
@@ -52,6 +53,11 @@ class Failure:
         if _STOPPED.match(self.error):
             return 'stopped'
         return 'connection' if _CONNECTION.search(self.error) else 'own'
+
+
+def is_timeout(failure: Failure) -> bool:
+    """True if the rank waited in vain for another one."""
+    return failure.cause == 'connection' and _TIMEOUT.search(failure.error) is not None
 
 
 def failures(summaries: dict[int, tuple[int, SnapshotSummary]], last: Optional[RunAttempt]) -> list[Failure]:

@@ -136,6 +136,21 @@ def test_a_block_belongs_to_the_module_that_ran() -> None:
     assert {share.module: share.bytes for share in device(content).peak.modules} == {'net.0': 3, 'head': 5, '': 7}
 
 
+@pytest.mark.parametrize(
+    ('path', 'own'),
+    [
+        ('/w/site-packages/composer_memprof/callbacks/framework/closing/broken_fit.py', False),
+        ('/w/composer_memprof/composer_memprof/callbacks/framework/closing/broken_fit.py', False),
+        ('/w/composer_memprof/composer_memprof/cli.py', False),
+        ('/w/composer_memprof/composer_memprof/examples/models.py', True),
+        ('/w/composer_memprof/train.py', True),
+    ],
+)
+def test_no_file_of_this_package_but_its_examples_is_the_users(path: str, own: bool) -> None:
+    stack = (Frame(path, 1, 'f'), Frame('/w/job.py', 2, 'g'))
+    assert (own_frames(stack)[0].filename == path) == own
+
+
 def test_the_users_own_frames_come_first_and_torchs_are_folded() -> None:
     frames = [Frame(frame['filename'], frame['line'], frame['name']) for frame in (TORCH, FRAME, BACKWARD)]
     assert own_frames(tuple(frames)) == (frames[1],)

@@ -81,9 +81,9 @@ def test_a_run_that_was_killed_twice_and_then_finished_says_so() -> None:
     [
         ("raise ValueError('bad batch')", 'failed', 'ValueError: bad batch', 'job.py:10 in batch_end'),
         ('import torch; torch.ones(2) @ torch.ones(3)', 'failed', 'RuntimeError: ', 'job.py:10 in batch_end'),
-        ('os.kill(os.getpid(), 15)', 'stopped', 'SIGTERM', None),
-        ('os.kill(os.getpid(), 2)', 'stopped', 'SIGINT', None),
-        ('sys.exit(3)', 'stopped', 'SystemExit: 3', None),
+        ('os.kill(os.getpid(), 15)', 'stopped', 'SIGTERM', 'job.py:10 in batch_end'),
+        ('os.kill(os.getpid(), 2)', 'stopped', 'SIGINT', 'job.py:10 in batch_end'),
+        ('sys.exit(3)', 'stopped', 'SystemExit: 3', 'job.py:10 in batch_end'),
     ],
 )
 def test_what_ended_fit_is_listed(happens: str, end: str, error: str, line: str) -> None:
@@ -182,7 +182,9 @@ def of_four_ranks(*ends: tuple[str, str, int]) -> list[str]:
     """The verdict on ranks that ended so: how, by which error, and in which second."""
     for rank, (end, error, second) in enumerate(ends):
         failed = f'2026-11-23T10:00:{second:02}.000+00:00'
-        listed(dead(rank=rank, end=end, error=error, failed=failed, ended=now(), batch=7, line='train.py:8 in forward'))
+        facts: dict[str, Any] = {'error': error, 'failed': failed, 'batch': 7, 'line': 'train.py:8 in forward'}
+        began = '2026-11-23T09:59:00.000+00:00'
+        listed(dead(rank=rank, began=began, end=end, ended=now(), **(facts if error else {})))
         with open(FOLDER / f'rank{rank}.manifest.jsonl', 'a') as manifest:
             manifest.write(json.dumps(replace(entry(f'{rank}.json', 'saved'), rank=rank).as_dict()) + '\n')
     return [sentence.text for sentence in verdict(report_on_run(find_files([FOLDER])))]
@@ -206,3 +208,18 @@ def test_the_rank_that_failed_by_itself_comes_first(lost: str) -> None:
 def test_of_ranks_that_failed_by_themselves_the_earliest_comes_first() -> None:
     late, early = ('failed', 'KeyError: late', 5), ('failed', 'ValueError: early', 4)
     assert of_four_ranks(late, late, early, late)[0].startswith('Rank 2 failed in batch 7: ValueError: early')
+
+
+def test_a_rank_that_was_killed_comes_before_those_that_lost_the_connection_to_it() -> None:
+    lost = ('failed', GLOO, 3)
+    verdict = of_four_ranks(lost, lost, ('killed', '', 0), ('stopped', 'SIGTERM', 4))
+    assert verdict[0].startswith(f'Rank 2 was killed: process {2**22 - 1} on ')
+    assert verdict[0].endswith(f'Ranks 0, 1 then lost the connection: {GLOO}. Rank 3 was stopped by that.')
+
+
+def test_a_rank_that_never_came_is_named_with_the_line_where_it_was() -> None:
+    waited = ('failed', 'RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation', 3)
+    verdict = of_four_ranks(waited, waited, ('stopped', 'SIGTERM', 9), waited)
+    assert verdict[0].startswith(
+        'Rank 2 did not come to what ranks 0, 1, 3 waited for: it was still in batch 7, at train.py:8 in forward.'
+    )

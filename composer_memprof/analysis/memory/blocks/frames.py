@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 import numpy as np
@@ -14,16 +15,10 @@ from composer_memprof.analysis.snapshot.model import Frame, Stack
 
 #: Packages that call the user's code, or that all of it calls.
 _FRAMEWORKS = ('torch', 'composer', 'torchmetrics', 'typer', 'click')
-#: Files of this package that call the user's code.
-_RUNNER = (
-    *(
-        'composer_memprof/__main__.py',
-        'composer_memprof/cli.py',
-        'composer_memprof/commands/training.py',
-        'composer_memprof/runner.py',
-    ),
-    'composer_memprof/recorders/functions/marked.py',
-    'composer_memprof/simulation/observer.py',
+_PACKAGE = Path(__file__).parents[3]
+#: The files of this package, but not the models and data of its examples. A clone's folder may have the package's name.
+_OF_PACKAGE = re.compile(
+    rf'(^|/){_PACKAGE.name}/({"|".join(sorted(path.stem for path in _PACKAGE.glob("[!.]*") if path.name != "examples"))})(/.*)?\.py$'
 )
 #: Files that torch.compile and triton generate, wherever their caches are.
 _GENERATED = re.compile(
@@ -138,8 +133,10 @@ def _is_standard_library(filename: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_framework(filename: str) -> bool:
-    """True if the path, or the path below the folder of installed packages, is of a framework."""
-    return filename.endswith(_RUNNER) or in_package(filename).startswith(tuple(f'{name}/' for name in _FRAMEWORKS))
+    """True if the path, or the path below the folder of installed packages, is of a framework or of this package."""
+    if _OF_PACKAGE.search(filename.replace('\\', '/')):
+        return True
+    return in_package(filename).startswith(tuple(f'{name}/' for name in _FRAMEWORKS))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import sysconfig
 import traceback
 import weakref
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Optional
 
 from composer.core import State
 
+from composer_memprof.analysis.memory.blocks.frames import is_own
 from composer_memprof.artifacts.reading.attempts import End
 from composer_memprof.artifacts.reading.manifest import Manifest
 from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
 from composer_memprof.messages import errors_logged
 from composer_memprof.redaction import one_line
 
-#: Folders of code that is not the user's.
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
-_PACKAGE = str(Path(__file__).parents[3])
 #: A shell's exit code after a signal is this and the signal's number.
 _SIGNALLED = 128
 
@@ -57,7 +54,7 @@ class RunEnd:
         if state is None or error is None:
             return
         end, text = _cause(error)
-        line = None if end == 'stopped' else line_of(error.__traceback__)
+        line = line_of(error.__traceback__)  # for a signal: where the training was
         for manifest in set(self._manifests):
             with errors_logged('the failure could not be listed'):
                 manifest.note_failure(end, text, line, state.timestamp.batch.value)
@@ -92,7 +89,7 @@ def _cause(error: BaseException) -> tuple[End, str]:
 def line_of(trace: Optional[TracebackType]) -> Optional[str]:
     """The innermost line of the user's code, else the innermost line: ``'train.py:27 in forward'``."""
     frames = traceback.extract_tb(trace)
-    users = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, _PACKAGE, '<frozen'))]
+    users = [frame for frame in frames if is_own(frame.filename)]
     for frame in (users or frames)[-1:]:
         return f'{_short(frame.filename)}:{frame.lineno} in {frame.name}'
     return None

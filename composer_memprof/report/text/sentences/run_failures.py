@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.attempts import RunAttempt, State
-from composer_memprof.analysis.run_report.failures import Failure
+from composer_memprof.analysis.run_report.failures import Failure, is_timeout
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import human_bytes
 
@@ -27,21 +27,73 @@ _ENDED: tuple[tuple[State, str], ...] = (
 
 
 def failure_sentences(report: RunReport) -> Iterator[str]:
-    """How the last attempt ended, if it did not end well."""
-    if report.failures:
-        yield _first_failure(report)
+    """How the last attempt ended, if it did not end well: first the rank that ended the others."""
     last = report.attempts[-1] if report.attempts else None
-    if last is None:
-        if report.open_ranks and not report.goes_on:
-            yield (
-                f'{_whose_files(report)} were still open, and no process here writes them: the run was killed, or goes '
-                'on elsewhere.'
-            )
-        return
-    for state, what in (('killed', 'was killed'), ('unknown', 'was killed, or runs on another machine')):
-        ranks = [rank for rank in last.states if last.states[rank] == state]
-        if ranks:
-            yield f'{_ranks(ranks, report)} {what}: {_place(last, sorted(ranks))} wrote no end.'
+    killed = last.ranks_in('killed') if last is not None else []
+    if report.failures and report.failures[0].cause == 'own':
+        yield _own_failure(report, killed)
+    elif last is not None and killed:
+        yield _killed(report, last, killed)
+    elif _never_came(report):
+        yield _hang(report)
+    elif report.failures:
+        yield _own_failure(report, killed)
+    if last is not None and last.ranks_in('unknown'):
+        ranks = last.ranks_in('unknown')
+        yield f'{_ranks(ranks, report)} {_was(ranks)} killed, or runs on another machine: {_place(last, ranks)}.'
+    if last is None and report.open_ranks and not report.goes_on:
+        yield (
+            f'{_whose_files(report)} were still open, and no process here writes them: the run was killed, or goes '
+            'on elsewhere.'
+        )
+
+
+def _own_failure(report: RunReport, killed: Sequence[int]) -> str:
+    first, *others = report.failures
+    text = _failure(first, report.labels.get(first.rank, f'rank {first.rank}'))
+    same = [each.rank for each in others if each.cause == first.cause]
+    after = [each.rank for each in others if each.cause != first.cause] + list(killed)
+    if same:
+        text += f' {_ranks(same, report)} failed too.'
+    if after:
+        text += f' {_ranks(after, report)} {_was(after)} stopped by that.'
+    return text
+
+
+def _killed(report: RunReport, last: RunAttempt, killed: Sequence[int]) -> str:
+    text = f'{_ranks(killed, report)} {_was(killed)} killed: {_place(last, killed)} wrote no end.'
+    lost = [each for each in report.failures if each.cause == 'connection']
+    if lost:
+        text += f' {_ranks([each.rank for each in lost], report)} then lost the connection: {lost[0].error}.'
+    stopped = [each.rank for each in report.failures if each.cause == 'stopped']
+    return text + (f' {_ranks(stopped, report)} {_was(stopped)} stopped by that.' if stopped else '')
+
+
+def _never_came(report: RunReport) -> list[Failure]:
+    """The ranks that were stopped after others had waited for them in vain."""
+    waited = [each for each in report.failures if each.cause == 'connection']
+    stopped = [each for each in report.failures if each.cause == 'stopped']
+    if not waited or not is_timeout(waited[0]):
+        return []
+    return [each for each in stopped if (each.time or '') > (waited[0].time or '')]
+
+
+def _hang(report: RunReport) -> str:
+    late = _never_came(report)
+    waited = [each for each in report.failures if each.cause == 'connection']
+    text = f'{_ranks([each.rank for each in late], report)} did not come to what {_lower(_ranks([each.rank for each in waited], report))} waited for'
+    at = f' in batch {late[0].batch}' if late[0].batch is not None else ''
+    place = f', at {late[0].line}' if late[0].line else ''
+    of_rank = f'rank {late[0].rank} was' if len(late) > 1 else 'it was'
+    return f'{text}: {of_rank} still{at}{place}. {_failure(waited[0], f"rank {waited[0].rank}")}'
+
+
+def _was(ranks: Sequence[int]) -> str:
+    return 'was' if len(ranks) == 1 else 'were'
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def attempt_sentences(attempts: Sequence[RunAttempt]) -> list[str]:
@@ -103,18 +155,6 @@ def _when(time: str) -> str:
     return datetime.datetime.fromisoformat(time).astimezone(datetime.timezone.utc).strftime('%Y-%m-%d %H:%M:%S UTC')
 
 
-def _first_failure(report: RunReport) -> str:
-    first, *others = report.failures
-    text = _failure(first, report.labels.get(first.rank, f'rank {first.rank}'))
-    same = [each.rank for each in others if each.cause == first.cause]
-    after = [each.rank for each in others if each.cause != first.cause]
-    if same:
-        text += f' {_ranks(same, report)} failed too.'
-    if after:
-        text += f' {_ranks(after, report)} {"was" if len(after) == 1 else "were"} stopped by that.'
-    return text
-
-
 def _ranks(ranks: Sequence[int], report: RunReport) -> str:
     labels = [report.labels.get(rank, f'rank {rank}') for rank in ranks]
     if any(not label.startswith('rank ') for label in labels):  # snapshots that do not say their rank
@@ -142,9 +182,9 @@ def _failure(failure: Failure, label: str) -> str:
     )
     subject = label[:1].upper() + label[1:] if label.startswith('rank ') else label
     if oom is None:
-        if failure.cause == 'stopped':
-            return f'{subject} was stopped{where}: {failure.error}.'
         at = f' ({failure.line})' if failure.line else ''
+        if failure.cause == 'stopped':
+            return f'{subject} was stopped{where}: {failure.error}{at}.'
         return f'{subject} failed{where}: {failure.error}{at}.'
     asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''
     by = f', asked{asked} by {oom.asked[0]}' if oom.asked else f', asked{asked}' if asked else ''
