@@ -14,7 +14,7 @@ from typing import Optional
 from composer_memprof.artifacts.naming.compression import Compress
 from composer_memprof.artifacts.naming.names import Naming, Stamp
 from composer_memprof.artifacts.outcomes import OnSaved, Outcomes
-from composer_memprof.artifacts.reading.manifest import Manifest
+from composer_memprof.artifacts.reading.attempts import End
 from composer_memprof.artifacts.uploading.destinations import Destination
 from composer_memprof.artifacts.uploading.uploader import Uploader
 from composer_memprof.artifacts.writing.child.work import ReadAtFork
@@ -125,10 +125,13 @@ class ArtifactStore:
             manifest.has_earlier = False
             self._writer.run(lambda: close_earlier(manifest))
 
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest of the folder, which takes how the run ends."""
-        return self._files.manifest
+    def note_failure(self, end: End, error: str, line: Optional[str], batch: int) -> None:
+        """List at once why ``fit`` has failed; see :class:`Attempt` for the arguments."""
+        self._files.manifest.note_failure(end, error, line, batch)
+
+    def note_success(self) -> None:
+        """A ``fit`` has ended well."""
+        self._files.manifest.note_success()
 
     def why_no_room(self) -> Optional[str]:
         """Why no further window should be recorded now; None if there is room. Ask before each window."""

@@ -191,14 +191,14 @@ def test_no_module_imports_a_private_name_of_another() -> None:
     assert found == []
 
 
-def test_only_the_folder_push_clearing_and_simulations_write_to_a_manifest() -> None:
+def test_only_the_folder_push_clearing_closing_and_simulations_write_to_a_manifest() -> None:
     users = {
         module
         for module, tree in trees().items()
         for source, name in imported_names(tree)
         if source == f'{ROOT.name}.artifacts.reading.manifest' and name in ('Manifest', 'append_line')
     }
-    writing = ('writing.folder', 'writing.temporary_files', 'uploading.push.push')
+    writing = ('writing.folder', 'writing.temporary_files', 'writing.earlier_attempts', 'uploading.push.push')
     writers = (*(f'artifacts.{writer}' for writer in writing), 'simulation.snapshot_files')
     assert users == {f'{ROOT.name}.{writer}' for writer in writers}
 

@@ -15,7 +15,8 @@ from composer.utils import dist
 
 from composer_memprof.artifacts.naming.names import Naming, Stamp
 from composer_memprof.artifacts.reading.containment import inside
-from composer_memprof.artifacts.reading.manifest import UNFINISHED, Entry, Manifest, Status, append_line
+from composer_memprof.artifacts.reading.manifest import UNFINISHED, Entry, Manifest, Status, append_line, manifest_of
+from composer_memprof.artifacts.reading.running import is_written
 from composer_memprof.artifacts.uploading.destinations import Destination
 
 _Made = TypeVar('_Made')
@@ -41,6 +42,12 @@ class NumberedName:
 
     name: str
     number: int
+
+
+def is_taken(folder: Path) -> bool:
+    """True if another process writes the files of this rank in the folder."""
+    manifest = manifest_of(folder, dist.get_global_rank())
+    return not Manifest.is_open_here(manifest) and is_written(manifest) is True
 
 
 class ArtifactFolder:

@@ -202,7 +202,7 @@ class ProfilingCallback(WindowRecording):
             self._open_store(folder, destination)
             self._check_uploads(destination, state)
         self._run_end = run_end(state)
-        self._run_end.add(self.store.manifest)
+        self._run_end.add(self.store)
 
     def _check_run(self, state: State) -> None:
         self._check(state)
@@ -312,7 +312,7 @@ class ProfilingCallback(WindowRecording):
         store, self._store = self._store, None
         closing.is_closed(self)
         if self._run_end is not None:
-            self._run_end.remove(store.manifest)
+            self._run_end.remove(store)
             self._run_end = None
         store.close(self.output.close_timeout)
         closing_line.add_files(store.folder, store.count_files())

@@ -11,8 +11,7 @@ from composer.core import State
 from composer.utils import dist
 
 from composer_memprof.artifacts.naming.names import check_run_name, folder_of, has_variable
-from composer_memprof.artifacts.reading.manifest import Manifest, manifest_of
-from composer_memprof.artifacts.reading.running import is_written
+from composer_memprof.artifacts.writing.folder import is_taken
 from composer_memprof.callbacks.framework.options import Output
 from composer_memprof.messages import warn
 
@@ -71,12 +70,6 @@ def _number_of(state: State) -> int:
 
 def _first_free(templates: Iterable[str], run_name: str) -> int:
     number = 1
-    while any(_is_taken(_folder(template, run_name, number)) for template in templates):
+    while any(is_taken(_folder(template, run_name, number)) for template in templates):
         number += 1
     return number
-
-
-def _is_taken(folder: Path) -> bool:
-    """True if another process writes the files of this rank in the folder."""
-    manifest = manifest_of(folder, dist.get_global_rank())
-    return not Manifest.is_open_here(manifest) and is_written(manifest) is True

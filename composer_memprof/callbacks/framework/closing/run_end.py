@@ -14,7 +14,7 @@ from composer.core import State
 
 from composer_memprof.analysis.memory.blocks.frames import is_own
 from composer_memprof.artifacts.reading.attempts import End
-from composer_memprof.artifacts.reading.manifest import Manifest
+from composer_memprof.artifacts.store import ArtifactStore
 from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
 from composer_memprof.messages import errors_logged
 from composer_memprof.redaction import one_line
@@ -32,17 +32,17 @@ class RunEnd:
 
     def __init__(self, state: State) -> None:
         self._state = weakref.ref(state)
-        self._manifests: list[Manifest] = []
+        self._stores: list[ArtifactStore] = []
         self._end_watch = watch_fit(state, self.fit_failed)
 
-    def add(self, manifest: Manifest) -> None:
-        """A callback of the Trainer writes to ``manifest``."""
-        self._manifests.append(manifest)
+    def add(self, store: ArtifactStore) -> None:
+        """A callback of the Trainer has opened its store."""
+        self._stores.append(store)
 
-    def remove(self, manifest: Manifest) -> None:
-        """The callback is closed."""
-        self._manifests.remove(manifest)
-        if not self._manifests:
+    def remove(self, store: ArtifactStore) -> None:
+        """The callback is about to close its store."""
+        self._stores.remove(store)
+        if not self._stores:
             self._end_watch()
             state = self._state()
             if state is not None:
@@ -55,14 +55,14 @@ class RunEnd:
             return
         end, text = _cause(error)
         line = line_of(error.__traceback__)  # for a signal: where the training was
-        for manifest in set(self._manifests):
+        for store in {store.folder: store for store in self._stores}.values():  # one line in each manifest
             with errors_logged('the failure could not be listed'):
-                manifest.note_failure(end, text, line, state.timestamp.batch.value)
+                store.note_failure(end, text, line, state.timestamp.batch.value)
 
     def fit_ended(self) -> None:
         """``fit`` has ended well."""
-        for manifest in set(self._manifests):
-            manifest.note_success()
+        for store in self._stores:
+            store.note_success()
 
 
 _ends: weakref.WeakKeyDictionary[State, RunEnd] = weakref.WeakKeyDictionary()
