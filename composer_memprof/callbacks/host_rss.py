@@ -64,6 +64,7 @@ class HostRSS(PhasedCallback):
     kind = 'host_rss'
     suffix = '.jsonl'
     default_schedule = ALWAYS
+    grows_in_memory = False
 
     def __init__(
         self, interval: float = 0.5, files_on_ranks: FilesOnRanks = None, **shared: Unpack[SharedParameters]

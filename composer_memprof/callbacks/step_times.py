@@ -80,6 +80,7 @@ class StepTimes(PhasedCallback):
     torch_needs = {'': data_wait.NEEDS}
     suffix = '.step_times.jsonl'
     default_schedule = ALWAYS
+    grows_in_memory = False
 
     def __init__(
         self, log_every_n_batches: int = 50, files_on_ranks: FilesOnRanks = None, **shared: Unpack[SharedParameters]

@@ -1,14 +1,54 @@
-"""Where in this host's memory a model lies."""
+"""Where in this host's memory a model lies, and how much malloc has given out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ctypes
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Optional
 
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from composer_memprof.recorders.tensors import parts_of, tensors_in
+
+
+class _MallInfo(ctypes.Structure):
+    """What ``mallinfo2`` returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in [
+            'arena',
+            'ordblks',
+            'smblks',
+            'hblks',
+            'hblkhd',
+            'usmblks',
+            'fsmblks',
+            'uordblks',
+            'fordblks',
+            'keepcost',
+        ]
+    ]
+
+
+@functools.cache
+def _mallinfo() -> Optional[Callable[[], Any]]:
+    function = getattr(ctypes.CDLL(None), 'mallinfo2', None)
+    if function is not None:
+        function.restype = _MallInfo
+    return function
+
+
+def allocated_bytes() -> int:
+    """The bytes that malloc has given out in this process; 0 where it does not say (it is not glibc's, or before 2.33)."""
+    read = _mallinfo()
+    if read is None:
+        return 0
+    found = read()
+    return found.uordblks + found.hblkhd
 
 
 def host_memory(model: Module, optimizers: Iterable[Optimizer]) -> Iterator[tuple[int, int]]:

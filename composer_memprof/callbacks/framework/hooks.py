@@ -28,6 +28,8 @@ class RecordingHooks(StageEvents):
     default_schedule: ClassVar[Schedule]
     #: Whether a window is a few figures, so that any number may wait to be written.
     windows_are_small: ClassVar[bool] = False
+    #: Whether an open window holds data in this process that grow with each batch. Lines are written as they come.
+    grows_in_memory: ClassVar[bool] = True
     #: The modules of ``recorders.torch_private`` that its recorder needs, by what needs them; ``''`` for always.
     torch_needs: ClassVar[Mapping[str, tuple[ModuleType, ...]]] = {}
     #: Of ``exclusive``: what a recording needs for itself. Settled at INIT.

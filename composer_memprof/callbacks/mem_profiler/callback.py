@@ -99,6 +99,7 @@ class MemProfiler(FunctionCallback, WithoutTrainer):
     torch_needs = NEEDS
     suffix = YAML
     default_schedule = ALWAYS
+    grows_in_memory = False
     memprofilable = staticmethod(memprofilable)
 
     def __init__(

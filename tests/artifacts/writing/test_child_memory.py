@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from composer_memprof.cgroup import Cgroup
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.host_memory import host_memory
 from tests.conftest import entries, train, wait_for
+from tests.support.cgroups import memory_cgroup as memory_cgroup
 from tests.support.stores import FOLDER, make_store, run_script, stamp, text
 
 # -- memory -------------------------------------------------------------------------------------------------------------
@@ -116,23 +116,6 @@ def test_a_window_that_was_recorded_is_left_out_if_memory_is_short_when_its_turn
         store.save([text(), text(kind='thing.page', suffix='.html')], stamp())
         store.close(20)
     assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'skipped')]
-
-
-@pytest.fixture
-def memory_cgroup() -> Iterator[Path]:
-    """A memory cgroup of our own, where that is permitted."""
-    for root, name in (('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'), ('/sys/fs/cgroup', 'memory.max')):
-        folder = Path(root, f'memprof-{uuid.uuid4().hex}')
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        if (folder / name).exists():
-            yield folder / name
-            folder.rmdir()
-            return
-        folder.rmdir()
-    pytest.skip('no memory cgroup can be made here')
 
 
 TRAINING = """

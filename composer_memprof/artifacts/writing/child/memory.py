@@ -14,6 +14,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Optional, TypeVar
 
 import psutil
@@ -31,8 +32,35 @@ NO_MEMORY = 'memory is short'
 _cgroup = Cgroup()
 
 
+@dataclass(frozen=True)
+class Room:
+    """Host memory for a child.
+
+    Args:
+        free (int): bytes that are left.
+        needed (int): bytes that a child may take.
+        of_what (str): what leaves no more: ``'on this machine'``, or a limit.
+        used (int): bytes that this process has for itself.
+    """
+
+    free: int
+    needed: int
+    of_what: str
+    used: int
+
+
 def why_no_memory(cgroup: Optional[Cgroup] = None) -> Optional[str]:
-    """Why no child should be forked now; None if there is room for one.
+    """Why no child should be forked now; None if there is room for one. See :func:`room_for_child`."""
+    room = room_for_child(cgroup)
+    if room is None or room.free >= room.needed:
+        return None
+    return (
+        f'{NO_MEMORY}: {human_bytes(room.free)} left {room.of_what}, and writing it may take {human_bytes(room.needed)}'
+    )
+
+
+def room_for_child(cgroup: Optional[Cgroup] = None) -> Optional[Room]:
+    """The memory that is left for a child; None if it can't be read.
 
     Args:
         cgroup (Cgroup, optional): whose limit applies. Default: that of this process.
@@ -41,13 +69,12 @@ def why_no_memory(cgroup: Optional[Cgroup] = None) -> Optional[str]:
         used, free = psutil.Process().memory_info(), psutil.virtual_memory().available
     except (psutil.Error, OSError):  # /proc can't be read, as without a free descriptor
         return None
-    needed, of_what = int(_REWRITTEN_SHARE * (used.rss - getattr(used, 'shared', 0))), 'on this machine'
+    own = used.rss - getattr(used, 'shared', 0)
+    needed, of_what = int(_REWRITTEN_SHARE * own), 'on this machine'
     memory = (cgroup or _cgroup).read()
     if memory is not None and memory.limit is not None and memory.limit - memory.usage < free:
         free, of_what = max(memory.limit - memory.usage, 0), f'below the limit of {human_bytes(memory.limit)}'
-    if free >= needed:
-        return None
-    return f'{NO_MEMORY}: {human_bytes(free)} left {of_what}, and writing it may take {human_bytes(needed)}'
+    return Room(free, needed, of_what, own)
 
 
 # -- exclusion ----------------------------------------------------------------------------------------------------------

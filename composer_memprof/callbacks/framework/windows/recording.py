@@ -16,6 +16,7 @@ from composer_memprof.callbacks.framework.life import DISABLED, IDLE, RECORDING,
 from composer_memprof.callbacks.framework.options import Output, When
 from composer_memprof.callbacks.framework.windows import composer_profiler, exclusive
 from composer_memprof.callbacks.framework.windows.exclusive import Obstacle
+from composer_memprof.callbacks.framework.windows.host_room import host_room
 from composer_memprof.callbacks.framework.windows.short_runs import warn_of_unfinished
 from composer_memprof.callbacks.framework.windows.stage_windows import StageWindows
 from composer_memprof.messages import errors_logged, warn
@@ -108,9 +109,16 @@ class WindowRecording(RecordingHooks):
         if self._stage == stage:  # otherwise an evaluation inside an open training window
             self._batch_ended(state)
         self._finish_if_over(stage, state)
-        if self.is_recording and self._must_yield(state):
+        if not self.is_recording:
+            return
+        short = host_room.why_end(self) if self.grows_in_memory else None
+        if short is not None or self._must_yield(state):
             self._finish(state)
             self._life = SKIPPING
+        if short is not None and 'room' not in self._warned:
+            self._warned.add('room')
+            batch = state.timestamp.batch.value
+            warn(f'{type(self).__name__} ended its window early, at batch {batch}, because {short}')
 
     def _after_epoch(self, state: State) -> None:
         self._finish_if_over('train', state)
@@ -152,6 +160,8 @@ class WindowRecording(RecordingHooks):
         with uninterrupted():
             self._life = RECORDING
             self._stage = stage
+            if self.grows_in_memory:
+                host_room.opened(self)
             self._start(state, self._windows.stamp(stage, state))
             self._batch_begins(state)
 
@@ -181,6 +191,7 @@ class WindowRecording(RecordingHooks):
                 raise
             finally:
                 exclusive.release(self, self.session)
+                host_room.closed(self)
 
     def _cancel_warmup(self) -> None:
         if self._life is WARMING_UP:
@@ -200,6 +211,8 @@ class WindowRecording(RecordingHooks):
 
     def _find_obstacle(self, state: State) -> Optional[Obstacle]:
         reason = None if self.windows_are_small else self.store.why_no_room()
+        if reason is None and self.grows_in_memory:
+            reason = host_room.why_not(self)
         if reason is not None:
             return _NoRoom(reason, 'Leave more time between windows')
         if not self.resources:
@@ -221,6 +234,7 @@ class WindowRecording(RecordingHooks):
         with errors_logged('cleaning up failed too'):
             self.yield_resources()
         exclusive.release(self, self.session)
+        host_room.closed(self)
 
     def _warn_of_unfinished(self, state: State) -> None:
         silent = self._life is DISABLED or self._folder_lost or self._ends_too_early
