@@ -32,6 +32,9 @@ def report(
         None, help='the config to simulate. Default: the one that train kept', metavar='FILE'
     ),
     gpu: Optional[str] = typer.Option(None, help='the GPU to simulate. Default: that of the run', metavar='NAME'),
+    trust: bool = typer.Option(
+        False, '--trust', help='with --simulate: run the code that the config in the folder names, without asking'
+    ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON, and write a page only with --output'),
 ) -> None:
     """Say what fills the memory of a run, which ranks differ, and what to change; and write a page about it.
@@ -69,7 +72,7 @@ def report(
         with file_errors_in_one_line(*folders, named=named, more_seconds=SECONDS if simulate else 0):
             found = with_replayed_advice(report_on_paths([(run.path, run.name) for run in runs], named))
             if simulate:
-                found = with_tried_advice(found, config, device)
+                found = with_tried_advice(found, config, device, agrees=lambda names: trust or _agrees(names))
             if as_json:
                 typer.echo(json.dumps(report_dict(found)))
             else:
@@ -87,6 +90,14 @@ def report(
             out_of_memory = any(failure.oom is not None for failure in found.failures)
             typer.echo('\nstep by step: composer-memprof guide index' if out_of_memory else '')
             typer.echo(f'open in a browser: {printable(str(page))}')
+
+
+def _agrees(names: list[str]) -> bool:
+    """Asks on a terminal whether to run code that a run's folder names."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    shown = ', '.join(map(printable, names))
+    return typer.confirm(f'The config in the folder of the run imports and calls {shown}. Run it?', err=True)
 
 
 def _page_of(paths: list[str]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -22,7 +23,21 @@ _KIND = 'config'
 SECONDS = 3600
 
 
-def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: Optional[Device] = None) -> RunReport:
+#: The largest config that is read, in bytes.
+_LARGEST_CONFIG = 1 << 20
+
+
+class _NotTrustedError(ValueError):
+    """A run's own config names code that nobody has agreed to run."""
+
+
+def with_tried_advice(
+    report: RunReport,
+    config: Optional[Path] = None,
+    device: Optional[Device] = None,
+    *,
+    agrees: Callable[[list[str]], bool] = lambda names: False,
+) -> RunReport:
     """The report with what each change came to on the simulated GPU, or with the reason why none could be tried.
 
     Runs the code that the config names. Of a run that ran out of memory all changes are tried, also together.
@@ -31,9 +46,19 @@ def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: 
         report (RunReport): on a run.
         config (Path, optional): of the run. Default: the one that ``composer-memprof train`` kept beside its files.
         device (Device, optional): Default: that of the run; of a run on a CPU an H100.
+        agrees (Callable, optional): asked whether to import and call the dotted paths that a kept config names. Default:
+            none of them, because a run's folder may come from anybody.
     """
     try:
-        found = _trials(report, _config_of(report) if config is None else config, device or _device_of(report))
+        if config is None:
+            config = _config_of(report)
+            names = _foreign_names(config)
+            if names and not agrees(names):
+                raise _NotTrustedError(
+                    f'the config in the folder of the run imports and calls {", ".join(names)}. If you trust the folder, '
+                    'add --trust'
+                )
+        found = _trials(report, config, device or _device_of(report))
     except subprocess.TimeoutExpired:
         return replace(report, not_tried=f'it took longer than {SECONDS} s')
     except (CannotSimulateError, ValueError, OSError, subprocess.SubprocessError) as error:
@@ -42,10 +67,20 @@ def with_tried_advice(report: RunReport, config: Optional[Path] = None, device: 
     return replace(report, trials=found[0], advice=sorted(advice, key=lambda each: -(each.frees or 0)))
 
 
+def _foreign_names(config: Path) -> list[str]:
+    from composer_memprof.config.foreign_names import foreign_names  # slow to import; most reports try nothing
+    from composer_memprof.config.reading import load
+
+    return foreign_names(load(config))
+
+
 def _config_of(report: RunReport) -> Path:
     for artifact in reversed(report.files.artifacts):
         if artifact.entry.kind == _KIND and not report.files.stored:
-            return artifact.checked_path()
+            path = artifact.checked_path()
+            if not path.is_file() or path.stat().st_size > _LARGEST_CONFIG:
+                raise ValueError(f'{path.name} is no file of a config')
+            return path
     raise ValueError(
         'the config of the run is not known; give it with --config CONFIG.yaml, or run the script itself with: '
         'composer-memprof simulate -- COMMAND'

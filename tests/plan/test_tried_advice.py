@@ -128,6 +128,44 @@ def test_a_config_is_kept_without_storage_options_and_credentials() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    'section',
+    [
+        {'model': {'name': 'subprocess.run', 'args': ['touch', 'ran']}},
+        {'callbacks': {'os.system': {'command': 'touch ran'}}},
+        {'train_loader': 'os.getcwd'},
+    ],
+)
+def test_code_that_a_runs_own_config_names_runs_only_if_somebody_agrees(section: dict[str, Any]) -> None:
+    folder = ran_out(100 * MIB, 10 * MIB)
+    config = {**load('quickstart', SMALL), **section}
+    write_files(folder, 0, {'config': ('config.yaml', yaml.safe_dump(config))})
+    report = report_on_run(find_files([folder]))
+    asked: list[list[str]] = []
+
+    def refuses(names: list[str]) -> bool:
+        asked.append(names)
+        return False
+
+    tried = with_tried_advice(report, agrees=refuses)
+    (names,) = asked
+    assert len(names) == 1
+    assert tried.not_tried == (
+        f'the config in the folder of the run imports and calls {names[0]}. If you trust the folder, add --trust'
+    )
+    command = warm_python.run(
+        [sys.executable, '-m', 'composer_memprof', 'report', str(folder), '--simulate'],
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+        check=False,
+    )
+    assert 'nothing was simulated: the config in the folder of the run imports and calls' in ' '.join(
+        command.stderr.split()
+    )
+    assert not Path('ran').exists()
+
+
 # -- on the simulated GPU ---------------------------------------------------------------------------------------------
 
 
