@@ -4,6 +4,9 @@
 """
 
 from composer_memprof.callbacks.framework.importing import by_itself as _by_itself
+from composer_memprof.callbacks.framework.importing import warn_of_python as _warn_of_python
+
+_warn_of_python()
 
 with _by_itself('Flops', kind='flops'):
     from composer_memprof.callbacks.flops.callback import Flops as Flops

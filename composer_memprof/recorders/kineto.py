@@ -89,6 +89,11 @@ def is_profiling() -> bool:
     return bool(profiler.is_profiling())
 
 
+def stacks_are_safe() -> bool:
+    """False on Python 3.13 and later, where a session that follows Python calls ends the process (SIGSEGV in torch)."""
+    return sys.version_info < (3, 13)
+
+
 @dataclass(frozen=True)
 class KinetoResult:
     """A finished session, for the functions of this module and of ``cpu_allocations`` to read."""
@@ -159,7 +164,8 @@ class KinetoRecorder:
         """Warm up, so that the profiler's own set-up is not part of a recorded batch."""
         if self._profile is None:
             _let_forks_end()
-            self._profile = torch.profiler.profile(**self.arguments)
+            arguments = self.arguments if stacks_are_safe() else {**self.arguments, 'with_stack': False}
+            self._profile = torch.profiler.profile(**arguments)
             self._profile.prepare_trace()
 
     def start(self, reader: object = None, metadata: Optional[Mapping[str, str]] = None) -> None:

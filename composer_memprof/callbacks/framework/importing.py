@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import torch
 
 from composer_memprof.callbacks.framework.base import ProfilingCallback
-from composer_memprof.messages import log_error
+from composer_memprof.messages import log_error, warn
+from composer_memprof.recorders.kineto import stacks_are_safe
 from composer_memprof.recorders.torch_private import CHECKED
 
 
@@ -27,6 +28,16 @@ class UnavailableCallback(ProfilingCallback):
     @classmethod
     def why_unavailable(cls) -> list[str]:
         return [cls.reason]
+
+
+def warn_of_python() -> None:
+    """One warning on a Python that is newer than those that the package was checked with. Some installers do not refuse it."""
+    if not stacks_are_safe():
+        running = '.'.join(map(str, sys.version_info[:2]))
+        warn(
+            f"Python {running} is newer than those that this package was checked with, 3.10 to 3.12. torch's profiler records "
+            'no stacks here, because that would end the process. Use Python 3.12'
+        )
 
 
 @contextlib.contextmanager
