@@ -8,12 +8,12 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
 
 from composer_memprof.artifacts.writing.child.work import be_killed_first
+from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.messages import log_error
 from composer_memprof.plan.running import run_trial
 from composer_memprof.plan.trial import Outcome, Share, Trial
@@ -26,12 +26,12 @@ _PR_SET_PDEATHSIG = 1
 
 def outcome_of(config: str, trial: Trial) -> Outcome:
     """Run a trial in a forked process. What it prints is not shown."""
-    with tempfile.TemporaryDirectory(prefix='plan-') as folder:
-        answer, log = Path(folder) / 'answer.json', Path(folder) / 'log'
+    with temporary_folder('plan') as folder:
+        answer, log = folder / 'answer.json', folder / 'log'
         parent, child = os.getpid(), os.fork()
         if child == 0:
             _end_with(parent)
-            _run_and_leave(config, trial, folder, answer, log)
+            _run_and_leave(config, trial, answer, log)
         try:
             _, status = os.waitpid(child, 0)
         except BaseException:
@@ -57,7 +57,7 @@ def _end_with(parent: int) -> None:
     be_killed_first()
 
 
-def _run_and_leave(config: str, trial: Trial, folder: str, answer: Path, log: Path) -> None:
+def _run_and_leave(config: str, trial: Trial, answer: Path, log: Path) -> None:
     """In the child: never returns."""
     code = 1
     try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.simulated_gpu.devices import without_limit
 from composer_memprof.simulation.run import Need, Simulation, SimulationResult, simulate
 
@@ -36,8 +36,8 @@ def simulate_and_find_need(
     report('memory ran out; the command runs a second time, to find how much it needs')
     endless = dataclasses.replace(what, device=without_limit(what.device), time_limit=left)
     hidden = subprocess.DEVNULL
-    with tempfile.TemporaryDirectory(prefix='simulated-gpu-') as second:
-        again = simulate(command, endless, Path(second) / 'files', stdin=hidden, stdout=hidden, stderr=hidden)
+    with temporary_folder('simulate') as second:
+        again = simulate(command, endless, second / 'files', stdin=hidden, stdout=hidden, stderr=hidden)
     peaks = [device for process in again.processes for device in process.devices]
     need = Need(
         allocated=max((peak.allocated for peak in peaks), default=0),

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -20,6 +19,7 @@ from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import DeviceHistory
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
+from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import device_by_hand
@@ -75,8 +75,8 @@ def _events(history: DeviceHistory) -> Iterator[Path]:
     freed = number[lives.completed[number] < lives.events]
     order = np.concatenate([lives.start[number], lives.completed[freed]])
     block = np.concatenate([number, freed])[np.argsort(order, kind='stable')]
-    with tempfile.TemporaryDirectory(prefix='composer-memprof-') as folder:
-        path = Path(folder) / 'events.npz'
+    with temporary_folder('replay') as folder:
+        path = folder / 'events.npz'
         np.savez(path, block=block, size=np.maximum(lives.requested, 1))
         yield path
 

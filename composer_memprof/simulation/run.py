@@ -10,12 +10,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.artifacts.naming.numbering import counted
+from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
 from composer_memprof.simulated_gpu.devices import Device
@@ -163,18 +163,18 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         CannotSimulateError: where no GPU can be simulated.
         OSError: if the command can't be started.
     """
-    with tempfile.TemporaryDirectory(prefix='simulated-gpu-') as temporary:
-        notes = Path(temporary) / 'notes'
+    with temporary_folder('simulate') as temporary:
+        notes = temporary / 'notes'
         environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
         environment[FOLDER_VARIABLE] = '' if folder is None else str(folder.absolute())
-        environment[PEAKS_VARIABLE] = temporary
+        environment[PEAKS_VARIABLE] = str(temporary)
         environment[STEPS_VARIABLE] = str(what.steps)
         try:
             code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
         finally:
             if folder is not None:
                 _remove_empty(folder)
-        processes, lost = read_peaks(Path(temporary))
+        processes, lost = read_peaks(temporary)
         lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
         **what.machine(),
