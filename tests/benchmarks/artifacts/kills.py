@@ -1,7 +1,7 @@
 """Runs with all callbacks and DataLoader workers, ended at random moments: what they leave behind.
 
-``make bench ARGS=kills`` ends ``KILLS`` runs (200) by SIGKILL, and a tenth as many in each other way. It takes about a
-quarter of an hour. Runs are forked from one process that has imported everything, ``KILLS_AT_ONCE`` (3) at a time.
+``make bench ARGS=kills`` ends ``KILLS`` runs (200) by SIGKILL, and a tenth as many in each other way. A third of those that
+were killed are then started again in the same folder, and end by themselves. It takes about a quarter of an hour. Runs are forked from one process that has imported everything, ``KILLS_AT_ONCE`` (3) at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import psutil
 import torch
 from composer.core import Callback
 
+from composer_memprof.artifacts.reading.attempts import read_attempts
+from composer_memprof.artifacts.reading.manifest import find_manifests
 from composer_memprof.artifacts.uploading.push.push import push
 from tests.benchmarks.callbacks.every_callback import every_callback
 from tests.conftest import Noise, child_environment, make_trainer
@@ -74,6 +76,9 @@ class Run:
     #: The process that sends the signal.
     killer: int = 0
     code: Optional[int] = None
+    #: It is started again in the same folder once it was killed; or it is that second run.
+    again: bool = False
+    is_second: bool = False
     wrong: list[str] = field(default_factory=list)
 
 
@@ -91,14 +96,14 @@ def train_until_ended(way: str, share: float) -> None:
 
 def start(run: Run) -> bool:
     """Fork the run. True in the child, where it has to be trained."""
-    run.folder.mkdir(parents=True)
+    run.folder.mkdir(parents=True, exist_ok=run.is_second)
     sys.stdout.flush()
     run.pid = os.fork()
     if run.pid:
         return False
     os.setsid()
     os.chdir(run.folder)
-    output = os.open('output.txt', os.O_WRONLY | os.O_CREAT)
+    output = os.open('output.txt', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     return True
@@ -141,16 +146,32 @@ def end(run: Run) -> None:
         time.sleep(0.1)
     flushed = run.way != 'kill -9'
     run.wrong += what_is_wrong(run.folder, flushed=flushed)
+    if run.is_second:
+        run.wrong += wrong_attempts(run.folder)
+    if run.again:
+        return  # the second run has to close what is open
     push(run.folder)
     run.wrong += [f'not cleared: {path.name}' for path in run.folder.rglob('.*') if path.is_file()]
     if run.code in [-bad for bad in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)]:
         run.wrong.append(f'ended by {signal.Signals(-run.code).name}')
 
 
+def wrong_attempts(folder: Path) -> list[str]:
+    """A line for each manifest whose attempts are not: killed, if the first run got so far, and then finished."""
+    found = {path.name: [attempt.end for attempt in read_attempts(path)] for path in find_manifests(folder)}
+    return [
+        f'attempts: {name} lists {ends}'
+        for name, ends in found.items()
+        if ends not in (['killed', 'finished'], ['finished'])
+    ]
+
+
 def runs_of(way: str, number: int, seconds: float, folder: Path, chance: random.Random) -> Iterator[Run]:
     for each in range(number):
         share = chance.random()
-        yield Run(way, share * seconds if way in SIGNALS else share, folder / f'{way.split()[0]}{each}')
+        after = share * seconds if way in SIGNALS else share
+        again = way == 'kill -9' and chance.random() < 1 / 3
+        yield Run(way, after, folder / f'{way.split()[0]}{each}', again=again)
 
 
 def report(way: str, runs: list[Run]) -> int:
@@ -186,6 +207,7 @@ def end_runs(ways: list[str]) -> int:
         waiting = list(runs_of(way, number, seconds, folder, chance))
         running: list[Run] = []
         done: list[Run] = []
+        again = 0
         while waiting or running:
             while waiting and len(running) < _AT_ONCE:
                 run = waiting.pop()
@@ -200,11 +222,21 @@ def end_runs(ways: list[str]) -> int:
                     continue
                 running.remove(run)
                 end(run)
+                if run.again and not run.wrong:
+                    second = Run('none', 1.0, run.folder, is_second=True)
+                    if start(second):
+                        train_until_ended('none', 1.0)
+                        return 0
+                    running.append(second)
+                    again += 1
+                    continue
                 done.append(run)
                 if not run.wrong:
                     shutil.rmtree(run.folder)
             time.sleep(0.01)
         broken += report(way, done)
+        if again:
+            print(f'    {again} of them were started again, and ended by themselves', flush=True)
     return broken
 
 
