@@ -95,6 +95,23 @@ def check_scheme(name: str, parameter: str, *, to_read: bool = False) -> None:
         raise ValueError(f'{parameter}={name!r}: {error}') from error.__cause__
 
 
+def is_address(name: str) -> bool:
+    """True if ``name`` is an address of a store that can be written to, without credentials. Imports no client of the store.
+
+    >>> is_address('s3://bucket/key'), is_address('key'), is_address('s3://key:secret@bucket/key')
+    (True, False, False)
+    """
+    scheme = scheme_of(name)
+    if scheme is None:
+        return False
+    try:
+        _check_credentials(name, 'address')
+        _check_form(name, scheme, to_read=False)
+    except ValueError:
+        return False
+    return True
+
+
 def check_no_address(name: object, parameter: str) -> None:
     """Refuse an address where a folder on this machine is meant.
 

@@ -155,12 +155,23 @@ class Manifest:
         """The descriptor of the open file, which holds the lock. A forked child that writes for the run keeps it."""
         return self._file
 
+    def identity(self) -> Optional[tuple[int, int]]:
+        """Device and inode of the file; None if there is none. They change if somebody removes the folder in mid-run."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
     def _descriptor(self) -> int:
-        is_first = self._file is None
-        if self._file is None:
+        removed = self._file if self._file is not None and self.identity() != _identity_of(self._file) else None
+        is_first = self._file is None or removed is not None
+        if self._file is None or removed is not None:
             self._file = _open(self.path)
             self._is_locked = False
-            if self._attempt is not None:
+            if removed is not None:
+                os.close(removed)  # only now, so that the new file has another inode
+            elif self._attempt is not None:
                 self.was_alone = try_lock(self._file, shared=False) is True
                 self.written_before = os.fstat(self._file).st_size
                 self.has_earlier = self.written_before > 0
@@ -211,6 +222,11 @@ class Manifest:
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
+
+
+def _identity_of(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 def _duplicate(file: int) -> Optional[int]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Optional, Protocol
 
 import tenacity
 
-from composer_memprof.artifacts.naming.addresses import check_scheme, scheme_of
+from composer_memprof.artifacts.naming.addresses import is_address
 from composer_memprof.artifacts.naming.numbering import before_suffix, counted
 from composer_memprof.artifacts.uploading.filesystems import filesystem_of
 from composer_memprof.artifacts.uploading.limits import throttle_of_process
@@ -54,6 +54,9 @@ class Destination(Protocol):
     def address_of(self, name: str) -> str:
         """The address of the store's file ``name``, which :meth:`upload` accepts too; ``name`` if it has no address."""
 
+    def known_address(self, name: str) -> str:
+        """As :meth:`address_of`, in any process: opens no store. Returns ``name`` if its store was not opened yet."""
+
     def upload(self, path: Path, name: str) -> Sent:
         """Upload ``path`` as ``name``, or the next name that is free. An object with the same content counts as uploaded."""
 
@@ -86,6 +89,8 @@ class FsspecDestination:
 
     def address_of(self, name: str) -> str:
         return name
+
+    known_address = address_of
 
     def has(self, name: str, size: int) -> Optional[bool]:
         found = find_object(*filesystem_of(name, self.storage_options))
@@ -161,11 +166,7 @@ class _LoggerStore:
     def address_of(self, name: str) -> Optional[str]:
         """The address of an object, without credentials; None if fsspec does not know the store."""
         address = str(self.store.get_uri(self.object_name(name)))
-        try:
-            check_scheme(address, 'remote')
-        except ValueError:
-            return None
-        return address if scheme_of(address) is not None else None
+        return address if is_address(address) else None
 
 
 class LoggerDestination:
@@ -182,12 +183,18 @@ class LoggerDestination:
         return bool(self._logger.has_file_upload_destination())
 
     def address_of(self, name: str) -> str:
-        for store in self._stores():
-            address = store.address_of(name)
-            if address is not None:
-                self._names[address] = name
-                return address
-        return name
+        address = self._address_in(self._stores(), name)
+        if address is None:
+            return name
+        self._names[address] = name
+        return address
+
+    def known_address(self, name: str) -> str:
+        return name if is_address(name) else self._address_in(self._stores(only_open=True), name) or name
+
+    @staticmethod
+    def _address_in(stores: Iterable[_LoggerStore], name: str) -> Optional[str]:
+        return next(filter(None, (store.address_of(name) for store in stores)), None)
 
     def upload(self, path: Path, name: str) -> Sent:
         with self._lock:
@@ -219,10 +226,13 @@ class LoggerDestination:
                 return candidate
         raise AssertionError('a name is found or an error raised')
 
-    def _stores(self) -> Iterator[_LoggerStore]:
-        """The stores that can be asked for their objects: those of Composer's RemoteUploaderDownloader."""
+    def _stores(self, *, only_open: bool = False) -> Iterator[_LoggerStore]:
+        """The stores that can be asked for their objects: those of Composer's RemoteUploaderDownloader.
+
+        Opens them, unless ``only_open``. Composer opens them on rank 0, at INIT.
+        """
         for destination in self._logger.destinations:
-            store = getattr(destination, 'remote_backend', None)
+            store = getattr(destination, '_remote_backend' if only_open else 'remote_backend', None)
             if store is not None and destination.can_upload_files():
                 yield _LoggerStore(store, getattr(destination, '_remote_file_name', str))
 

@@ -165,11 +165,17 @@ class ArtifactFolder:
 
     def record(self, entry: Entry, *, to_disk: bool = True) -> None:
         """Append ``entry`` to the manifest; ``to_disk``: wait until the disk has it."""
-        self.manifest.append(entry, to_disk=to_disk)
+        self.manifest.append(self._with_address(entry), to_disk=to_disk)
 
     def record_in_any_process(self, entry: Entry, *, to_disk: bool = True) -> None:
         """Append ``entry`` in this process or in a forked child, where the lock of the manifest object may never be released."""
         if self.is_of_this_process():
             self.record(entry, to_disk=to_disk)
         else:
-            append_line(self.manifest.path, entry, to_disk=to_disk)
+            append_line(self.manifest.path, self._with_address(entry), to_disk=to_disk)
+
+    def _with_address(self, entry: Entry) -> Entry:
+        """The entry with the address of its file, by which ``push`` finds the store if the run is killed."""
+        if entry.remote is None or self.destination is None:
+            return entry
+        return replace(entry, remote=self.destination.known_address(entry.remote))

@@ -56,6 +56,8 @@ class KeptWindows:
         self._windows: list[WindowFiles] = []
         #: The number of files in windows that are uploaded and kept for good. A long run has too many to remember them.
         self._settled = 0
+        #: The manifest that lists those files. If somebody removed it with its folder, the files are gone too.
+        self._settled_in: object = None
 
     def replace_file(self, path: str) -> None:
         """With ``overwrite``, before a window's file replaces an older one: that file is not removed with its window."""
@@ -92,7 +94,9 @@ class KeptWindows:
     def count_files(self) -> int:
         """The number of files on this disk."""
         with self._lock:
-            return self._settled + sum(len(window.entries) for window in self._windows)
+            settled = self._settled if self._settled_in == self._folder.manifest.identity() else 0
+            paths = [self._folder.path / entry.path for window in self._windows for entry in window.entries]
+            return settled + sum(path.exists() for path in paths)
 
     def has_any_to_compare(self) -> bool:
         """True if uploaded files of old windows stay until the store was asked for them."""
@@ -158,7 +162,10 @@ class KeptWindows:
     def _forget_settled(self) -> None:
         if self._folder.overwrite:  # a later window may replace files of this one
             return
+        manifest = self._folder.manifest.identity()
         with self._lock:
+            if manifest != self._settled_in:
+                self._settled, self._settled_in = 0, manifest
             self._settled += sum(len(window.entries) for window in self._windows if not window.not_uploaded)
             self._windows = [window for window in self._windows if window.not_uploaded]
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -218,6 +219,24 @@ def test_a_lost_folder_is_one_warning_and_never_raises() -> None:
         store.close(20)
     assert told
     assert sum('nothing can be written' in str(warning.message) for warning in warnings) <= 1
+
+
+def test_a_folder_that_somebody_removes_is_made_again_and_only_what_is_in_it_is_counted() -> None:
+    store = make_store()
+    store.save([text()], stamp(1))
+    assert store.flush(20)
+    store.save([text()], stamp(2), inline=True)
+    shutil.rmtree(FOLDER)
+    store.save([text()], stamp(3))
+    assert store.flush(20)
+    store.leave_out(text(), stamp(4), 'no room')
+    with pytest.warns(MemprofWarning, match='left out'):
+        store.close(20)
+    assert {entry.path: entry.status for entry in entries(FOLDER)} == {
+        'rank0.3.txt': 'saved',
+        'rank0.4.skipped.txt': 'skipped',
+    }
+    assert store.count_files() == 1
 
 
 def test_a_growing_file_exists_from_its_first_line() -> None:

@@ -19,7 +19,7 @@ from composer.loggers import RemoteUploaderDownloader
 from composer_memprof import MemorySnapshot
 from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUMENTS, snapshot_of
 from composer_memprof.recorders.kineto import KinetoRecorder
-from tests.conftest import entries, loader, train
+from tests.conftest import entries, json_lines, loader, train
 from tests.support.processes.python_code import run_python
 from tests.support.recordings.memory_snapshots import RUN
 
@@ -160,6 +160,11 @@ def test_it_goes_where_composers_logger_takes_it_under_a_name_not_used_before(
             batches=6,
         )
         assert {entry.status for entry in entries(Path('local'))} == {'uploaded'}
+        lines = json_lines(next(Path('local').glob('*.manifest.jsonl')))
+        saved = [line['remote'] for line in lines if line['status'] == 'saved']
+        assert saved and all(address.startswith('s3://runs/') for address in saved), (
+            'push could not find them'
+        )
         shutil.rmtree('local')  # as on a fresh node
     assert [name for name in sorted(s3.find('runs')) if name.endswith('.pickle')] == [
         'runs/test-run/shelf/rank0.4.memory_snapshot.2.pickle',
