@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from composer_memprof import HostRSS
@@ -49,6 +49,7 @@ def test_steady_growth_is_clear_and_its_interval_holds_the_rate(
 
 
 @settings(max_examples=100, deadline=None)
+@example(batches=40, noise=3.0, steps=[(0.625, 10.0)], saturation=1.0, seed=0)
 @given(
     batches=st.integers(40, 2000),
     noise=st.floats(0, 5.0),

@@ -20,6 +20,8 @@ _WARMUP_SHARE = 1 / 3
 _Z = 2.576
 #: Each fifth of the series must grow at least at this share of the overall rate.
 _STEADY_SHARE = 0.4
+#: Points of which the median takes the place of each, so that a single peak counts for nothing.
+_SMOOTHED = 5
 #: Less growth in total is noise, at any rate.
 _MIN_GROWTH_BYTES = 8 << 20
 _MIN_GROWTH_SHARE = 0.01
@@ -87,6 +89,7 @@ def estimate_trend(batches: Sequence[int], sizes: Sequence[int]) -> Optional[Tre
     slope = float(np.median(slopes))
     grown = slope * (x[-1] - x[0])
     clear = low > 0 and grown > max(_MIN_GROWTH_BYTES, _MIN_GROWTH_SHARE * y[0]) and _is_steady(x, y, slope)
+    clear = clear and _is_line(x, y)
     return Trend(slope, float(low), float(high), bool(clear))
 
 
@@ -96,3 +99,19 @@ def _is_steady(x: np.ndarray, y: np.ndarray, slope: float) -> bool:
         later_y - y0 >= _STEADY_SHARE * slope * (later_x - x0)
         for (x0, y0), (later_x, later_y) in zip(centers, centers[1:])
     )
+
+
+def _is_line(x: np.ndarray, y: np.ndarray) -> bool:
+    """True if a straight line fits better than any three levels: one or two steps amid noise can look like growth."""
+    x = x[_SMOOTHED // 2 : len(x) - _SMOOTHED // 2]
+    y = np.median(np.lib.stride_tricks.sliding_window_view(y, _SMOOTHED), axis=1)
+    y = y - y.mean()
+    off_line = np.sum((y - np.polyval(np.polyfit(x - x[0], y, 1), x - x[0])) ** 2)
+    sums = np.concatenate(([0.0], np.cumsum(y)))
+    n = len(y)
+    first, second = np.triu_indices(n + 1, 1)  # where the second and the third level begin
+    first, second = first[first > 0], second[first > 0]
+    last = np.where(second < n, sums[n] - sums[second], 0.0)
+    explained = sums[first] ** 2 / first + (sums[second] - sums[first]) ** 2 / (second - first)
+    off_levels = np.sum(y**2) - np.max(explained + last**2 / np.maximum(n - second, 1))
+    return bool(off_line <= off_levels)
