@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from composer_memprof.artifacts.naming.names import Naming
 from composer_memprof.artifacts.store import Part
 from composer_memprof.artifacts.writing.child import fork as child_module
 from composer_memprof.artifacts.writing.child.fork import fork
+from composer_memprof.artifacts.writing.child.work import ReadAtFork
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.messages import MemprofWarning
 from tests.conftest import FEATURES, Regression, entries, make_trainer
@@ -126,6 +128,41 @@ def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(mo
         store.close(20)
     assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'saved'), ('thing.page', 'failed')]
     assert not list(FOLDER.glob('.*'))
+
+
+def test_what_waits_behind_a_stuck_child_is_written_by_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, 'STUCK_S', 1.5)
+    monkeypatch.setattr(child_module, '_LOOK_EVERY_S', 0.1)
+    store = make_store()
+    page = text(kind='thing.page', suffix='.html')
+    at_fork = ReadAtFork(lambda: None, lambda: None)
+    with pytest.warns(MemprofWarning, match='it was stuck for 1.5 s'):
+        store.save([text(), replace(page, write=lambda path: time.sleep(60))], stamp(1), read_at_fork=at_fork)
+        for batch, read in ((2, at_fork), (3, None)):
+            store.save([text(), page], stamp(batch), read_at_fork=read)
+        store.close(60)
+    assert {entry.batch for entry in entries(FOLDER) if entry.status == 'failed'} == {1}
+    assert [entry.batch for entry in entries(FOLDER) if entry.status == 'saved'] == [1, 2, 2, 3, 3]
+
+
+def test_a_child_is_done_when_it_says_so_even_if_another_process_holds_its_pipe_open() -> None:
+    release, hold = os.pipe()
+
+    def work() -> Iterator[int]:
+        if os.fork() == 0:
+            os.read(release, 1)
+            os._exit(0)
+        yield 7
+
+    child = fork(work, keep=[release])
+    assert child is not None
+    begin = time.monotonic()
+    try:
+        assert child.results(20) == [7] and not child.failure
+        assert time.monotonic() - begin < 15
+    finally:
+        os.close(hold)
+        os.close(release)
 
 
 def test_a_child_gives_way_to_everything_else() -> None:

@@ -100,6 +100,8 @@ class Child:
                 if not chunk:
                     break
                 chunks.append(chunk)
+                if _is_last(chunk):  # the end of the pipe may never come: a process forked meanwhile may hold it open
+                    break
             elif left <= 0:
                 self.failure = f'it took longer than {timeout:g} s'
             elif detector.is_stuck():
@@ -130,6 +132,12 @@ class Child:
             return os.waitpid(self.pid, 0)[1]
         except ChildProcessError:  # other code in this process has reaped it
             return None
+
+
+def _is_last(chunk: bytes) -> bool:
+    """True if a child's message ends with the document that ends its work."""
+    lines = chunk.splitlines(keepends=True)
+    return lines[-1].startswith((f'{{"{DONE}"'.encode(), f'{{"{ERROR}"'.encode())) and lines[-1].endswith(b'\n')
 
 
 def _named_signal(number: int) -> str:

@@ -26,7 +26,6 @@ READY = b'ready\n'
 RESULT, DONE, ERROR = 'result', 'done', 'error'
 #: Seconds after which a child ends even if its parent is gone.
 _LONGEST_S = 3600
-_OOM_SCORE = Path('/proc/self/oom_score_adj')
 _KILLED_FIRST = '1000'
 _LOWEST_PRIORITY = 19
 
@@ -139,10 +138,10 @@ def _send(out: BinaryIO, document: dict[str, Any]) -> None:
         out.flush()
 
 
-def be_killed_first() -> None:
-    """Ask the kernel to kill this process before all others if memory runs out."""
-    with contextlib.suppress(OSError):
-        _OOM_SCORE.write_text(_KILLED_FIRST)
+def be_killed_first(pid: Optional[int] = None) -> None:
+    """Ask the kernel to kill a process, by default this one, before all others if memory runs out."""
+    with contextlib.suppress(OSError):  # it has ended
+        Path(f'/proc/{pid or "self"}/oom_score_adj').write_text(_KILLED_FIRST)
 
 
 def _raise_limit_of_files() -> None:
