@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.artifacts.naming.numbering import counted
+from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
@@ -215,6 +216,7 @@ def _run(
     """The exit code as a shell would have it, whether time ran out, and the signal that was passed on."""
     # a group of its own, so that nothing that it started stays behind
     process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
+    be_killed_first(process.pid)
     timed_out = False
     with _killed_with_this_process(process), _signals_passed_on(process) as signals:
         try:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Optional
 
+import psutil
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,15 @@ from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.run import Need, SimulationResult
 from composer_memprof.simulation.search import Search
+
+#: A shell's exit code of a command that was killed.
+_KILLED = 128 + 9
+_ON_HOST = (
+    "A simulated GPU's memory takes no host memory, but a model that the script builds on the host does: build it under "
+    "torch.device('cuda')"
+)
+#: More of the machine's memory is worth a sentence.
+_MUCH_OF_HOST = 0.5
 
 
 def simulation_text(result: SimulationResult) -> RenderableType:
@@ -60,6 +70,8 @@ def _where(result: SimulationResult | Search) -> str:
 
 def _verdict(result: SimulationResult) -> str:
     where = _where(result)
+    if result.exit_code == _KILLED and not result.timed_out and not result.signal:
+        return f'{where}: the command was killed (signal 9), most likely because host memory ran out. {_ON_HOST}'
     if result.lost and not result.processes:
         return f'{where}: the command ended with exit code {result.exit_code} before it left its figures'
     if not any(process.devices or process.shortages for process in result.processes):
@@ -90,6 +102,8 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
     if process.worker_count:
         host += f', {human_bytes(process.workers)} in its {count_of(process.worker_count, "DataLoader worker")}'
     yield host
+    if process.host > _MUCH_OF_HOST * psutil.virtual_memory().total:
+        yield _ON_HOST
 
 
 def _need(need: Optional[Need], available: int) -> str:

@@ -27,6 +27,30 @@ def test_memory_that_runs_out_does_so_with_torchs_own_error_and_the_scripts_exit
     assert report.oom is not None and report.oom.requested == 64 * MIB
 
 
+# Three GiB of the device go to the host in each of the three ways that torch has, and one page is written to.
+TO_THE_HOST = """
+import torch
+on_device = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')
+pinned = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+pinned.copy_(on_device, non_blocking=True)
+pageable = on_device.cpu()
+with torch.autograd.graph.save_on_cpu(pin_memory=True):
+    square = torch.ones(1 << 28, device='cuda', requires_grad=True).square().sum()
+square.backward()
+pinned[5:7] = 9
+assert pinned.is_pinned() and pinned[4:8].tolist() == [0, 9, 9, 0]
+pinned.copy_(on_device)
+assert not pinned[:4096].any() and not pageable[-4096:].any()
+"""
+
+
+def test_what_a_device_holds_takes_no_memory_of_the_host_when_it_is_copied_there() -> None:
+    Path('train.py').write_text(TO_THE_HOST)
+    found = result_of('--', 'python', 'train.py')
+    assert found['code'] == 0, found['stderr']
+    assert found['processes'][0]['host'] < 1000 * MIB
+
+
 # Memory runs out in the second layer's forward.
 TOO_LARGE = """
 import torch

@@ -5,7 +5,7 @@
 
 #include "simulated_gpu.h"
 
-enum { LARGEST_COPY = 65536, MOST_WRITES = 1024 };
+enum { LARGEST_COPY = 65536, MOST_WRITES = 1024, PAGE = 4096 };
 
 static struct { const char *start; size_t bytes; } writes[MOST_WRITES];
 static int write_count; /* since the last kernel; of more than MOST_WRITES, the newest are known */
@@ -52,13 +52,26 @@ void write_result(char *to, const char *from, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
+/* Sets the host's memory to zeros without touching pages that are zeros already: torch's new and pinned memory is address
+   space only, until somebody writes to it. */
+static void zero_on_host(char *to, size_t bytes) {
+  static const char zeros[PAGE];
+  while (bytes) {
+    size_t part = PAGE - (uintptr_t)to % PAGE;
+    if (part > bytes) part = bytes;
+    if (memcmp(to, zeros, part)) memset(to, 0, part);
+    to += part;
+    bytes -= part;
+  }
+}
+
 static int copy(char *to, const char *from, size_t bytes) {
   int to_device = is_on_device(to), from_device = is_on_device(from);
   if (is_lost() && (to_device || from_device)) return fail(cudaErrorInitializationError);
   pthread_mutex_lock(&lock);
   if (from_device && !was_written(from, bytes)) {
     if (to_device) write_count = 0;
-    else memset(to, 0, bytes);
+    else zero_on_host(to, bytes);
   } else if (to_device) {
     write_to_device(to, from, bytes);
   } else {

@@ -257,21 +257,27 @@ int cudaHostRegister(void *address, size_t bytes, unsigned flags) {
   pthread_mutex_unlock(&lock);
   return known ? fail(cudaErrorHostMemoryAlreadyRegistered) : 0;
 }
-int cudaHostUnregister(void *address) {
+/* The bytes that were pinned at the address; 0 if none were. */
+static size_t unpin(void *address) {
   pthread_mutex_lock(&lock);
   int i = pinned_at(address);
+  size_t bytes = i >= 0 ? pinned[i].bytes : 0;
   if (i >= 0) pinned[i] = pinned[--pinned_count];
   pthread_mutex_unlock(&lock);
-  return i >= 0 ? 0 : fail(cudaErrorHostMemoryNotRegistered);
+  return bytes;
 }
+int cudaHostUnregister(void *address) { return unpin(address) ? 0 : fail(cudaErrorHostMemoryNotRegistered); }
 int cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
-  *address = aligned_alloc(4096, (bytes + 4095) & ~4095ull);
+  *address = 0;
+  if (!bytes) OK;
+  void *start = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  *address = start == MAP_FAILED ? 0 : start;
   return *address ? cudaHostRegister(*address, bytes, flags) : fail(cudaErrorMemoryAllocation);
 }
 int cudaMallocHost(void **address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
 int cudaFreeHost(void *address) {
-  if (address) cudaHostUnregister(address);
-  free(address);
+  size_t bytes = address ? unpin(address) : 0;
+  if (bytes) munmap(address, bytes);
   OK;
 }
 int cudaHostGetDevicePointer(void **on_device, void *on_host, unsigned flags) { *on_device = on_host; OK; }
