@@ -162,9 +162,7 @@ def test_it_goes_where_composers_logger_takes_it_under_a_name_not_used_before(
         assert {entry.status for entry in entries(Path('local'))} == {'uploaded'}
         lines = json_lines(next(Path('local').glob('*.manifest.jsonl')))
         saved = [line['remote'] for line in lines if line['status'] == 'saved']
-        assert saved and all(address.startswith('s3://runs/') for address in saved), (
-            'push could not find them'
-        )
+        assert saved and all(address.startswith('s3://runs/') for address in saved), 'push could not find them'
         shutil.rmtree('local')  # as on a fresh node
     assert [name for name in sorted(s3.find('runs')) if name.endswith('.pickle')] == [
         'runs/test-run/shelf/rank0.4.memory_snapshot.2.pickle',
