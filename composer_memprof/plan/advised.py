@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
+import yaml
+
 from composer_memprof.analysis.run_report.advice import Advice
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
 from composer_memprof.plan.starting import planning_process
+from composer_memprof.redaction import one_line
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import Device, device_by_key, device_of_memory, find_device
 
@@ -25,6 +28,8 @@ SECONDS = 3600
 
 #: The largest config that is read, in bytes.
 _LARGEST_CONFIG = 1 << 20
+#: Each alias of YAML may double the size of what is read.
+_MOST_ALIASES = 20
 
 
 class _NotTrustedError(ValueError):
@@ -68,10 +73,22 @@ def with_tried_advice(
 
 
 def _foreign_names(config: Path) -> list[str]:
+    """The dotted paths in a config that may come from anybody.
+
+    Raises:
+        ValueError: if it can't be read, or would be far larger once it is.
+    """
     from composer_memprof.config.foreign_names import foreign_names  # slow to import; most reports try nothing
     from composer_memprof.config.reading import load
 
-    return foreign_names(load(config))
+    try:
+        with config.open(encoding='utf-8', errors='replace') as file:
+            aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(file, Loader=yaml.SafeLoader))
+        if aliases > _MOST_ALIASES:
+            raise ValueError(f'{config.name} refers {aliases} times to a part of itself, which no kept config does')
+        return foreign_names(load(config))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f'{config.name} cannot be read: {one_line(error)}') from error
 
 
 def _config_of(report: RunReport) -> Path:

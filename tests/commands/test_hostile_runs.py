@@ -17,6 +17,8 @@ COMMANDS = (
     ['ls'],
     ['ls', '--json'],
     ['push', '--yes'],
+    ['push', '--yes', '--verify'],
+    ['report', '--simulate'],
     ['report'],
     ['report', '--json'],
     ['inspect'],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from composer_memprof.artifacts.reading.attempts import own_attempt
 from tests.support.made_up_runs import run_of, write_files
 from tests.support.recordings.damage import VALUES, damaged, mangled
 
@@ -42,6 +43,23 @@ _REMOTES = [
 ]
 _STATUSES = ['open', 'saved', 'handed_over', 'uploaded', 'failed', 'removed', 'skipped', 'exploded']
 _HUGE = 20 << 30
+#: A config of which each part names code to run, so that damage leaves some of it.
+_CONFIG = """model: {name: os.system, command: touch ran}
+train_loader: {name: subprocess.run, args: [touch, ran]}
+optimizer: {name: os.getcwd}
+callbacks: {os.system: {command: touch ran}, shutil.rmtree: {path: run}}
+max_duration: 1ba
+"""
+_CONFIGS = [
+    'a: &a [x, x]\n'
+    + ''.join(f'{b}: &{b} [*{a}, *{a}, *{a}]\n' for a, b in zip('abcdefghijklmnopqrstuvw', 'bcdefghijklmnopqrstuvwx')),
+    'model: ${model}\ntrain_loader: {name: os.getcwd}\nmax_duration: 1ba\n',
+    'model: !!python/object/apply:os.system [touch ran]\n',
+    '{' * 5000,
+    'model: {name: "' + 'x.' * 5000 + '"}\ntrain_loader: text_files\nmax_duration: 1ba\n',
+    '- 1\n- 2\n',
+    '',
+]
 
 
 def hostile_run(folder: Path, seed: int) -> Path:
@@ -54,6 +72,10 @@ def hostile_run(folder: Path, seed: int) -> Path:
         (folder / name).write_bytes(mangled(random_))
     line = json.dumps({'batch': 1, 'total': 0.5, 'seconds': {'forward': 0.1}})
     write_files(folder, 0, {'step_times': ('rank0.0.step_times.jsonl', f'{line}\n' * 3)}, status='open')
+    write_files(folder, 0, {'config': ('config.yaml', _CONFIG)})
+    for rank in range(2):
+        with open(folder / f'rank{rank}.manifest.jsonl', 'a') as manifest:
+            manifest.write(own_attempt(rank).as_line())
     for _ in range(random_.randint(1, 3)):
         random_.choice(_HARMS)(folder, random_)
     return folder
@@ -83,6 +105,24 @@ def _forge_a_line(folder: Path, random_: random.Random) -> None:
         return
     with open(manifest, 'a') as file:
         file.write(_as_json(entry) + '\n')
+
+
+def _forge_an_attempt(folder: Path, random_: random.Random) -> None:
+    manifest = folder / f'rank{random_.randrange(2)}.manifest.jsonl'
+    if not _is_small(manifest):
+        return
+    line = json.loads(own_attempt(0).as_line())
+    keys = [*line['attempt'], 'ended', 'end', 'failed', 'error', 'line', 'batch']
+    for _ in range(random_.randint(1, 3)):
+        line['attempt'][random_.choice(keys)] = random_.choice([*VALUES, *_NAMES, 'killed', 'failed', '9999-01-01', 7])
+    with open(manifest, 'a') as file:
+        file.write(_as_json(line) + '\n')
+
+
+def _forge_the_config(folder: Path, random_: random.Random) -> None:
+    path = folder / 'config.yaml'
+    if _is_small(path):
+        path.write_text(random_.choice(_CONFIGS))
 
 
 def _damage_bytes(folder: Path, random_: random.Random) -> None:
@@ -141,7 +181,10 @@ _NO_FILES: list[Callable[[Path], object]] = [
     lambda path: path.symlink_to(path.name),
     lambda path: path.symlink_to('/etc/hostname'),
 ]
-_HARMS = (_forge_a_line, _forge_a_line, _damage_bytes, _damage_bytes, _replace_a_value, _nest, _make_no_file, _rename)
+_HARMS = (
+    *(_forge_a_line, _forge_a_line, _forge_an_attempt, _forge_the_config, _damage_bytes, _damage_bytes),
+    *(_replace_a_value, _nest, _make_no_file, _rename),
+)
 
 
 def clear(folder: Path) -> None:
