@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Optional
 
@@ -36,7 +37,7 @@ class _MallInfo(ctypes.Structure):
 
 @functools.cache
 def _mallinfo() -> Optional[Callable[[], Any]]:
-    function = getattr(ctypes.CDLL(None), 'mallinfo2', None)
+    function = getattr(ctypes.CDLL(None), 'mallinfo2', None) if sys.platform == 'linux' else None
     if function is not None:
         function.restype = _MallInfo
     return function

@@ -125,7 +125,8 @@ def _let_forks_end() -> None:
     Kineto's destructor waits for its thread, which a forked process does not have, and would never return there. Seen
     with torch 2.7.0, with any session before the fork.
     """
-    os.register_at_fork(after_in_child=leave_libraries_at_exit)
+    if hasattr(os, 'register_at_fork'):
+        os.register_at_fork(after_in_child=leave_libraries_at_exit)
 
 
 class KinetoRecorder:

@@ -45,8 +45,8 @@ ROOMS = {
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'plan': {
-        *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'simulated_gpu', 'simulation'),
-        *('terminal', 'vocabulary'),
+        *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'redaction'),
+        *('simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
     },
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {

@@ -270,5 +270,7 @@ def test_a_process_that_is_killed_is_told() -> None:
     )
     shown = simulate('--', 'python', 'train.py')
     words = ' '.join(shown.stdout.split())
-    assert words.startswith('1000 simulated h100-80gb: the command was killed (signal 9), most likely because host memory')
+    assert words.startswith(
+        '1000 simulated h100-80gb: the command was killed (signal 9), most likely because host memory'
+    )
     assert shown.returncode == 137 and not Path('simulated').exists()

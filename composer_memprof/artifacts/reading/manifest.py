@@ -221,7 +221,8 @@ class Manifest:
 
 def _open(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0), 0o644)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_BINARY', 0)
+    return os.open(path, flags, 0o644)
 
 
 def _identity_of(file: int) -> tuple[int, int]:
@@ -237,8 +238,8 @@ def _duplicate(file: int) -> Optional[int]:
 
 
 def _ends_with_line(file: int) -> bool:
-    size = os.fstat(file).st_size
-    return not size or os.pread(file, 1, size - 1) == b'\n'
+    size = os.lseek(file, 0, os.SEEK_END)
+    return not size or (os.lseek(file, size - 1, os.SEEK_SET) >= 0 and os.read(file, 1) == b'\n')
 
 
 def _write_line(file: int, line: bytes) -> None:

@@ -118,6 +118,7 @@ class ArtifactFolder:
     def create(self, file: ArtifactFile) -> tuple[NumberedName, int]:
         """Create an empty file; returns its name and its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if self.overwrite else os.O_EXCL)
+        flags |= getattr(os, 'O_BINARY', 0)
         return self.claim_name(file, 1, lambda target: os.open(target, flags, 0o644))
 
     def _remote_name(self, file: ArtifactFile, name: NumberedName) -> Optional[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from composer_memprof.artifacts.reading.locks import try_lock
+from composer_memprof.artifacts.reading.locks import fcntl, try_lock
 
 _PREFIX = 'composer-memprof.'
 #: Seconds for which a folder is left alone, because its process may be about to lock it.
@@ -36,7 +36,9 @@ def temporary_folder(what_for: str) -> Iterator[Path]:
 
 
 def _remove_left() -> None:
-    """Remove this user's folders that nobody has locked."""
+    """Remove this user's folders that nobody has locked. Without locks nobody can tell which these are."""
+    if fcntl is None:
+        return
     for folder in Path(tempfile.gettempdir()).glob(f'{_PREFIX}*-*'):
         with contextlib.suppress(OSError):
             status = folder.lstat()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,13 @@ from typing import Any, Optional
 import psutil
 import torch
 
-_PAGE = resource.getpagesize()
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 _HAS_PROC = sys.platform == 'linux' and os.path.exists('/proc/self/statm')
+_PAGE = os.sysconf('SC_PAGE_SIZE') if _HAS_PROC else 0
 #: The name of DataLoader worker processes, set by torch 2.6 and later.
 _WORKER_NAME = 'pt_data_worker'
 
@@ -164,8 +168,9 @@ def process_details() -> dict[str, int]:
         readings['open_files'] = process.num_fds() if hasattr(process, 'num_fds') else len(process.open_files())
     except psutil.Error:
         pass
-    faults = resource.getrusage(resource.RUSAGE_SELF)
-    readings['minor_faults'], readings['major_faults'] = faults.ru_minflt, faults.ru_majflt
+    if resource is not None:
+        faults = resource.getrusage(resource.RUSAGE_SELF)
+        readings['minor_faults'], readings['major_faults'] = faults.ru_minflt, faults.ru_majflt
     pinned = _pinned_bytes()
     if pinned is not None:
         readings['pinned'] = pinned

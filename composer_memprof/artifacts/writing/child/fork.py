@@ -30,7 +30,7 @@ STUCK_S = 120.0
 #: seconds to free its memory, and then kills another one.
 _LOOK_EVERY_S = 0.25
 #: The bit of SIGKILL in the signals that a process was sent, as /proc has them.
-_KILLED = 1 << (signal.SIGKILL - 1)
+_KILLED = 1 << (9 - 1)
 #: Seconds to wait for a child to acquire its locks. A child that misses this deadline is killed and forked again, up to
 #: _ATTEMPTS times.
 _READY_TIMEOUT_S, _ATTEMPTS = 0.25, 4

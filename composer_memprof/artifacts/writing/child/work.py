@@ -9,7 +9,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import traceback
@@ -19,6 +18,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Optional
 
 from composer_memprof.signals import STOPPING
+
+try:
+    import resource
+except ImportError:  # Windows, where nothing forks
+    resource = None  # type: ignore[assignment]
 
 #: The first message of a child that has to acquire locks: it has them.
 READY = b'ready\n'
