@@ -164,5 +164,5 @@ def _is_sound(attempt: Attempt) -> bool:
     return (
         all(type(text) is str and len(text) <= _LONGEST for text in texts)
         and all(type(number) is int and 0 <= number <= _LARGEST for number in numbers)
-        and (attempt.end is None or attempt.end in _ENDS)
+        and (attempt.end is None or (type(attempt.end) is str and attempt.end in _ENDS))
     )

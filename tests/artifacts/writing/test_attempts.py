@@ -168,6 +168,7 @@ def test_lines_of_attempts_are_not_trusted_and_harm_no_older_reader() -> None:
         {'process': '1'},
         {'began': 'yesterday'},
         {'end': 'won'},
+        {'end': ['killed']},
         {'rank': -1},
         {'host': 'x' * 9000},
         {'id': None},
