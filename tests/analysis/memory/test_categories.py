@@ -151,6 +151,30 @@ def test_no_file_of_this_package_but_its_examples_is_the_users(path: str, own: b
     assert (own_frames(stack)[0].filename == path) == own
 
 
+MODULE = Frame('/v/site-packages/torch/nn/modules/module.py', 1750, '_call_impl')
+BERT = Frame('/v/site-packages/transformers/models/bert/modeling_bert.py', 440, 'forward')
+ENCODER = Frame('/v/site-packages/transformers/models/bert/modeling_bert.py', 669, 'forward')
+LINEAR = Frame('/v/site-packages/torch/nn/modules/linear.py', 125, 'forward')
+EINOPS = Frame('/v/site-packages/einops/einops.py', 80, 'rearrange')
+FIT = Frame('/me/train.py', 9, 'main')
+
+
+@pytest.mark.parametrize(
+    ('stack', 'shown'),
+    [
+        ((LINEAR, MODULE, BERT, MODULE, ENCODER, MODULE, FIT), (BERT, ENCODER, FIT)),
+        ((EINOPS, FIT), (FIT,)),
+        ((EINOPS, MODULE, BERT, MODULE, FIT), (EINOPS, BERT, FIT)),
+        ((LINEAR, MODULE, FIT, MODULE, BERT), (FIT,)),
+    ],
+    ids=['model', 'function', 'function of a model', 'own layer in a model'],
+)
+def test_the_line_of_an_installed_model_comes_before_the_line_that_trains_it(
+    stack: tuple[Frame, ...], shown: tuple[Frame, ...]
+) -> None:
+    assert own_frames(stack) == shown
+
+
 def test_the_users_own_frames_come_first_and_torchs_are_folded() -> None:
     frames = [Frame(frame['filename'], frame['line'], frame['name']) for frame in (TORCH, FRAME, BACKWARD)]
     assert own_frames(tuple(frames)) == (frames[1],)

@@ -53,6 +53,18 @@ def test_the_call_that_repeats_its_layers_is_found() -> None:
     assert 'the call in model.py:20 forward' in reported(Path('x.pickle')).advice[0].what
 
 
+def test_layers_in_torchs_own_loop_are_named_with_the_line_of_the_model() -> None:
+    content = layered(layers=8, calls=1)
+    for number, row in enumerate(content['device_traces'][0]):
+        row['module'] = f'net.blocks.{number // 2}.up'
+        row['frames'].insert(
+            1, {'filename': '/v/site-packages/torch/nn/modules/container.py', 'line': 240, 'name': 'f'}
+        )
+    saved(content)
+    (advice,) = reported(Path('x.pickle')).advice
+    assert advice.what == 'Checkpoint the activations of net.blocks.*, called in model.py:20 forward.'
+
+
 def test_checkpoints_by_module_come_from_the_saved_tensors_with_what_they_cost() -> None:
     folder = run_of(Path('run'), 1)
     blocks = [{'name': f'blocks.{n}', 'type': 'Block', 'frees_bytes': 10 * MIB, 'recompute_ms': 5.0} for n in range(4)]

@@ -29,6 +29,8 @@ _INSTALLED = ('site-packages/', 'dist-packages/')
 _BACKWARD = Frame('torch', 0, 'backward (no Python frames)')
 #: Files of torch whose frames add nothing: the line that calls them names the function or module.
 _OPERATORS = ('torch/nn/', 'torch/functional.py', 'torch/_tensor.py', 'torch/_ops.py', 'torch/_jit_internal.py')
+#: The file of torch that calls a module's forward.
+_CALLS_MODULES = 'torch/nn/modules/module.py'
 _SHOWN = 6
 
 
@@ -71,11 +73,24 @@ def own_frames(stack: Stack) -> tuple[Frame, ...]:
     python = [frame for frame in python if not is_generated(frame.filename)] or python
     own = [frame for frame in python if not is_installed(frame.filename)]
     chosen = [frame for frame in own or python if not _is_framework(frame.filename)] or own or python
+    chosen = _of_installed_model(python, chosen[:1]) or chosen
     if chosen:
         return tuple(chosen[:_SHOWN])
     if any('autograd' in frame.name for frame in stack):
         return (_BACKWARD,)
     return stack[:3]
+
+
+def _of_installed_model(python: Sequence[Frame], own: Sequence[Frame]) -> list[Frame]:
+    """The frames from the innermost module of an installed model on, if the user's innermost line calls such a module."""
+    is_called = False
+    found = 0
+    for number, frame in enumerate(reversed(python[: python.index(own[0])] if own else ())):
+        is_called = is_called or in_package(frame.filename) == _CALLS_MODULES
+        if is_called and not _is_framework(frame.filename):
+            found = number + 1
+    first = python.index(own[0]) - found if found else len(python)
+    return [frame for frame in python[first:] if not _is_framework(frame.filename)]
 
 
 def within_library(stack: Stack, own: tuple[Frame, ...]) -> Optional[Frame]:
@@ -110,6 +125,17 @@ def is_own(filename: str) -> bool:
         filename.endswith('.py')
         and not _is_standard_library(filename)
         and not is_installed(filename)
+        and not is_generated(filename)
+        and not _is_framework(filename)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def is_of_model(filename: str) -> bool:
+    """True if the path is of the user's code, or of an installed package that may have a model."""
+    return is_own(filename) or (
+        filename.endswith('.py')
+        and is_installed(filename)
         and not is_generated(filename)
         and not _is_framework(filename)
     )

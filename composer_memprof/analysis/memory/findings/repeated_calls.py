@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.blocks.frames import in_package, is_own
+from composer_memprof.analysis.memory.blocks.frames import in_package, is_of_model
 from composer_memprof.analysis.memory.categories.categories import CATEGORIES
 from composer_memprof.analysis.memory.findings.attribution import Attribution
+from composer_memprof.analysis.module_names import layer_name
 from composer_memprof.analysis.snapshot.model import Frame, Snapshot
 from composer_memprof.vocabulary import ACTIVATION
 
@@ -27,7 +29,8 @@ class RepeatedCall:
     """A line that calls one layer after the other, and the memory that autograd keeps for these calls.
 
     Args:
-        frames (list[Frame]): the line; if it is not the user's own, then also the line that called it.
+        frames (list[Frame]): the line of the model that calls the layers; torch's own if no other is known.
+        modules (str): the layers that are called, such as ``'blocks.*'``; ``''`` if they are not known.
         calls (int): how often it ran.
         bytes (int): of activations that were allocated inside of the calls and are allocated now.
         results (int): the part of it that is the calls' last allocations: about what is left if each is checkpointed.
@@ -35,6 +38,7 @@ class RepeatedCall:
     """
 
     frames: list[Frame]
+    modules: str
     calls: int
     bytes: int
     results: int
@@ -59,16 +63,29 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
         frames = tuple(frame for frame in snapshot.stacks[stack] if frame.filename.endswith('.py'))
         same = np.flatnonzero(stack_of == stack)
         for place, frame in enumerate(frames):
-            if place and (is_own(frame.filename) or in_package(frame.filename) == _LOOPS):
+            if place and (is_of_model(frame.filename) or in_package(frame.filename) == _LOOPS):
                 inside[frames[place:]].append(same)
-    found = [(len(context), _call(context, groups, size)) for context, groups in inside.items()]
+    modules = attribution.module[kept]
+    names = [attribution.modules[int(code)] for code in modules]
+    found = [(len(context), _call(context, groups, size, names)) for context, groups in inside.items()]
     calls = [(depth, call) for depth, call in found if call is not None and call.frees > 0]
-    most = max((call.frees for _, call in calls), default=0)
-    as_much = [(depth, call) for depth, call in calls if call.frees >= _AS_MUCH * most]
-    return max(as_much, key=lambda found: found[0])[1] if as_much else None
+    if not calls:
+        return None
+    most = max((call for _, call in calls), key=lambda call: call.frees)
+    as_much = [
+        (depth, call) for depth, call in calls if call.frees >= _AS_MUCH * most.frees or _same_layers(call, most)
+    ]
+    return max(as_much, key=lambda found: found[0])[1]
 
 
-def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray) -> Optional[RepeatedCall]:
+def _same_layers(call: RepeatedCall, other: RepeatedCall) -> bool:
+    """True for the lines of one stack that lead to the same layers."""
+    return bool(call.modules) and (call.modules, call.calls) == (other.modules, other.calls)
+
+
+def _call(
+    context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray, names: Sequence[str]
+) -> Optional[RepeatedCall]:
     """The call in ``context`` that allocated ``groups``, the blocks of one stack each; None if it is not repeated."""
     total = sum(int(size[group].sum()) for group in groups)
     repeated = [group for group in groups if len(group) >= _FEWEST]
@@ -86,6 +103,7 @@ def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray
     results = size[order[np.append(starts[1:], len(order)) - 1]]
     return RepeatedCall(
         frames=_shown(context),
+        modules=_layers([names[block] for block in order.tolist()], len(begins)),
         calls=len(begins),
         bytes=total,
         results=int(results.sum()),
@@ -94,6 +112,16 @@ def _call(context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray
 
 
 def _shown(context: tuple[Frame, ...]) -> list[Frame]:
-    line, *outer = context
-    callers = [] if is_own(line.filename) else [frame for frame in outer if is_own(frame.filename)]
-    return [line, *callers[:1]]
+    return next(([frame] for frame in context if is_of_model(frame.filename)), [context[0]])
+
+
+def _layers(names: Sequence[str], calls: int) -> str:
+    """The name of the modules of which each call ran one: the outermost layers of which there are ``calls``."""
+    found: dict[str, set[str]] = {}
+    for name in set(names):
+        parts = name.split('.')
+        for end, part in enumerate(parts, 1):
+            if part.isdigit():
+                layer = '.'.join(parts[:end])
+                found.setdefault(layer_name(layer), set()).add(layer)
+    return next((name for name in sorted(found, key=len) if len(found[name]) == calls), '')
