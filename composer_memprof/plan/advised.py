@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TextIO
 
 import yaml
 
@@ -28,8 +28,8 @@ SECONDS = 3600
 
 #: The largest config that is read, in bytes.
 _LARGEST_CONFIG = 1 << 20
-#: Each alias of YAML may double the size of what is read.
-_MOST_ALIASES = 20
+#: Each alias of YAML may double the size of what is read, and the time of reading grows with the square of the depth.
+_MOST_ALIASES, _DEEPEST = 20, 50
 
 
 class _NotTrustedError(ValueError):
@@ -83,12 +83,19 @@ def _foreign_names(config: Path) -> list[str]:
 
     try:
         with config.open(encoding='utf-8', errors='replace') as file:
-            aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(file, Loader=yaml.SafeLoader))
-        if aliases > _MOST_ALIASES:
-            raise ValueError(f'{config.name} refers {aliases} times to a part of itself, which no kept config does')
+            _check_shape(file, config.name)
         return foreign_names(load(config))
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f'{config.name} cannot be read: {one_line(error)}') from error
+
+
+def _check_shape(file: TextIO, name: str) -> None:
+    aliases = depth = 0
+    for event in yaml.parse(file, Loader=yaml.SafeLoader):
+        aliases += isinstance(event, yaml.AliasEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if aliases > _MOST_ALIASES or depth > _DEEPEST:
+            raise ValueError(f'{name} is nested deeper, or refers to parts of itself more often, than a config does')
 
 
 def _config_of(report: RunReport) -> Path:

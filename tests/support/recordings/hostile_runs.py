@@ -56,6 +56,8 @@ _CONFIGS = [
     'model: ${model}\ntrain_loader: {name: os.getcwd}\nmax_duration: 1ba\n',
     'model: !!python/object/apply:os.system [touch ran]\n',
     '{' * 5000,
+    '[' * 200_000,
+    '- ' * 100_000,
     'model: {name: "' + 'x.' * 5000 + '"}\ntrain_loader: text_files\nmax_duration: 1ba\n',
     '- 1\n- 2\n',
     '',
