@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from composer.core import State
 from composer.loggers import Logger
 from composer.utils import dist
+from torch.utils.data import DataLoader
 from typing_extensions import Unpack
 
 from composer_memprof.artifacts.naming.names import Stamp
@@ -115,12 +116,12 @@ class StepTimes(PhasedCallback):
         self._data_wait.start()
 
     def _start(self, state: State, stamp: Stamp) -> None:
-        del state  # unused
         self._data_wait.start()  # an evaluation or prediction without a fit
+        loader = _loader_settings(state.dataloader)
         file = None
         if self._writes_files:
             file = self.store.grow(self.kind, self.output.naming.suffix, stamp, compress=self.output.compress)
-        self._open = _OpenFile(StepTimesWindow(None if file is None else file.write), file, stamp, self._stage)
+        self._open = _OpenFile(StepTimesWindow(None if file is None else file.write), file, stamp, self._stage, loader)
 
     def _batch_begins(self, state: State) -> None:
         shape = token_shape(state.batch)
@@ -194,7 +195,11 @@ class StepTimes(PhasedCallback):
     def _summary_part(self, ended: _OpenFile) -> Part:
         at = ended.stamp.timestamp
         head = StageHead(dist.get_global_rank(), at.epoch.value, at.batch.value, ended.stage)
-        document = {**head.as_dict(), **ended.window.tally.summary(self._recorder.clock).as_dict()}
+        document = {
+            **head.as_dict(),
+            **ended.window.tally.summary(self._recorder.clock).as_dict(),
+            'loader': ended.loader,
+        }
         suffix = f'{self.output.naming.suffix.removesuffix(".jsonl")}.summary.json'
         return Part(f'{self.kind}.summary', suffix, lambda path: write_json(document, path))
 
@@ -293,3 +298,11 @@ class _OpenFile:
     file: Optional[GrowingFile]
     stamp: Stamp
     stage: str
+    loader: Optional[dict[str, Optional[int]]]
+
+
+def _loader_settings(loader: Any) -> Optional[dict[str, Optional[int]]]:
+    """How a DataLoader loads; None for other iterables."""
+    if not isinstance(loader, DataLoader):
+        return None
+    return {'num_workers': loader.num_workers, 'prefetch_factor': loader.prefetch_factor}

@@ -82,10 +82,11 @@ class PlaceSummary:
 
 @dataclass(frozen=True)
 class GrowthSummary:
-    """A place in the code that grows with every batch, by ``per_batch`` bytes."""
+    """A place in the code that grows with every batch, by ``per_batch`` bytes, to ``total`` at the end of the last one."""
 
     per_batch: int
     at: list[str]
+    total: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,10 @@ def _device(device: DeviceReport, places: int) -> DeviceSummary:
         idle_at_peak=None if lost is None else lost.idle,
         largest_hole=None if lost is None else lost.largest_hole,
         steady=device.growth.steady,
-        growing=[GrowthSummary(place.per_batch, _at(place)) for place in device.growth.growing[: min(places, 3)]],
+        growing=[
+            GrowthSummary(place.per_batch, _at(place), place.at_end[-1])
+            for place in device.growth.growing[: min(places, 3)]
+        ],
         rss_peak=device.rss_peak,
         memory=device.memory,
         growth_unit=device.growth.unit,

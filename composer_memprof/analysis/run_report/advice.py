@@ -10,19 +10,13 @@ from typing import Any, Optional
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
 from composer_memprof.analysis.module_memory import ModuleMemorySummary
 from composer_memprof.analysis.module_names import layer_name
-from composer_memprof.analysis.run_report.readers import (
-    Checkpoint,
-    FlopsFile,
-    SavedTensorsFile,
-    StepTimesFile,
-)
+from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, Waiting, memory_of
+from composer_memprof.analysis.run_report.readers import Checkpoint, FlopsFile, LoaderSettings, SavedTensorsFile
 from composer_memprof.analysis.run_report.trials import TriedChange
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.host.summary import HostSummary
 from composer_memprof.vocabulary import (
     ACTIVATION,
     CHECKPOINT_BLOCKS,
-    DATALOADER,
     DROP_OUTPUTS,
     FORWARD,
     GRADIENT,
@@ -37,8 +31,8 @@ _LEAST_IDLE = 64 << 20
 _EXPANDABLE = 'expandable_segments:True'
 #: What an expandable segment grows by, in bytes, for large blocks.
 _PAGE = 20 << 20
-#: From this share on, waiting for data is worth a change.
-_WAITING = 0.1
+#: Nor is less than this share of the memory that the device has, or the process where the device is the host.
+_LEAST_FREED = 0.01
 #: The rule of outputs that Composer's state holds; see analysis.memory.categories.
 _OUTPUTS_KEPT = 'allocated in forward of the last batch, not freed'
 _UNSHARDED = ('Parameter', 'Gradient', 'OptState')
@@ -72,12 +66,16 @@ class Advice:
 
 
 def advice(
-    lead: Optional[SnapshotReport], contents: Mapping[str, Mapping[int, Any]], ranks: Sequence[int]
+    lead: Optional[SnapshotReport],
+    causes: Sequence[Cause],
+    contents: Mapping[str, Mapping[int, Any]],
+    ranks: Sequence[int],
 ) -> list[Advice]:
-    """What to change, what frees most first.
+    """What to change: first what ends a cause, the costliest first, then what frees most.
 
     Args:
         lead (SnapshotReport, optional): of the snapshot that tells most.
+        causes (Sequence[Cause]): that were found, the costliest first.
         contents (Mapping): the newest content by callback and rank, as the readers return it.
         ranks (Sequence[int]): all ranks of the run.
     """
@@ -93,9 +91,9 @@ def advice(
     if device is not None and not by_module:
         found += _repeated(device)
     found += _sharding(contents, ranks)
-    found += _host(contents)
-    found += _data(contents)
-    return sorted(found, key=lambda each: -(each.frees or 0))
+    least = _LEAST_FREED * memory_of(device) if device is not None else 0
+    found = [each for each in found if each.frees is None or each.frees >= least]
+    return [*map(_against, causes), *sorted(found, key=lambda each: -(each.frees or 0))]
 
 
 def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator[Advice]:
@@ -231,23 +229,35 @@ def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: Sequence[int]) -
         )
 
 
-def _host(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
-    files: Mapping[int, HostSummary] = contents.get('host_rss', {})
-    growing = {rank: file.suspect for rank, file in files.items() if file.suspect is not None}
-    if growing:
-        rank, suspect = max(growing.items(), key=lambda item: item[1].growth.per_batch)
-        yield Advice(
-            f'Look in {suspect.name}, on rank {rank}, for objects that are kept from batch to batch.',
-            f'Its host memory grows by {human_bytes(suspect.growth.per_batch)} a batch.',
+def _against(cause: Cause) -> Advice:
+    """What ends a cause."""
+    if isinstance(cause, Waiting):
+        return Advice(_faster_loading(cause.loader), _why_waiting(cause))
+    if isinstance(cause, DeviceLeak):
+        return Advice(
+            f'Stop keeping what {_line(cause.at)} allocates.',
+            f'Each {cause.unit} leaves {human_bytes(cause.per_batch)} of it, {human_bytes(cause.total)} by now. Of a value '
+            'that is kept, keep a number (loss.item()) or a copy on the host (x.detach().cpu()).',
+            frees=cause.total,
         )
+    return Advice(
+        f'Look in {cause.suspect.name}, on rank {cause.rank}, for objects that are kept from batch to batch.',
+        f'Its host memory grows by {human_bytes(cause.suspect.growth.per_batch)} a batch.',
+    )
 
 
-def _data(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice]:
-    files: Mapping[int, StepTimesFile] = contents.get('step_times', {})
-    waiting = {rank: file.share.get(DATALOADER, 0.0) for rank, file in files.items()}
-    rank = max(waiting, key=lambda rank: waiting[rank], default=None)
-    if rank is not None and waiting[rank] >= _WAITING:
-        yield Advice(
-            'Use more DataLoader workers or a larger prefetch_factor.',
-            f'Rank {rank} waits for data for {100 * waiting[rank]:.0f} % of its time.',
-        )
+def _faster_loading(loader: Optional[LoaderSettings]) -> str:
+    if loader is None:
+        return 'Load data in processes of their own, ahead of the training.'
+    if not loader.num_workers:
+        return 'Give the DataLoader workers, such as num_workers=4: with 0 the training itself loads each batch.'
+    ahead = f', or its prefetch_factor ({loader.prefetch_factor})' if loader.prefetch_factor is not None else ''
+    return f"Raise the DataLoader's num_workers ({loader.num_workers}){ahead}, or do less work for each sample."
+
+
+def _why_waiting(cause: Waiting) -> str:
+    return f'Rank {cause.rank} waits for data for {100 * cause.cost:.0f} % of its time.'
+
+
+def _line(at: Sequence[str]) -> str:
+    return at[0] if at else 'a line that was not recorded'

@@ -11,8 +11,8 @@ from composer_memprof.analysis.run_report.attempts import RunAttempt
 
 #: ``own``: the rank failed by itself. ``connection``: it lost, or waited in vain for, another rank. ``stopped``: from
 #: outside, by a signal or by ``sys.exit``.
-Cause = Literal['own', 'connection', 'stopped']
-_ORDER: tuple[Cause, ...] = ('own', 'connection', 'stopped')
+Origin = Literal['own', 'connection', 'stopped']
+_ORDER: tuple[Origin, ...] = ('own', 'connection', 'stopped')
 _STOPPED = re.compile(r'SystemExit|KeyboardInterrupt|HangUp|SIG[A-Z]+$|a signal, or an error that was caught')
 #: What torch's process groups and stores say when another rank is gone.
 _CONNECTION = re.compile(
@@ -47,7 +47,7 @@ class Failure:
     time: Optional[str] = None
 
     @property
-    def cause(self) -> Cause:
+    def origin(self) -> Origin:
         if self.oom is not None:
             return 'own'
         if _STOPPED.match(self.error):
@@ -57,7 +57,7 @@ class Failure:
 
 def is_timeout(failure: Failure) -> bool:
     """True if the rank waited in vain for another one."""
-    return failure.cause == 'connection' and _TIMEOUT.search(failure.error) is not None
+    return failure.origin == 'connection' and _TIMEOUT.search(failure.error) is not None
 
 
 def failures(summaries: dict[int, tuple[int, SnapshotSummary]], last: Optional[RunAttempt]) -> list[Failure]:
@@ -84,7 +84,7 @@ def failures(summaries: dict[int, tuple[int, SnapshotSummary]], last: Optional[R
 def _order(failure: Failure, with_times: bool) -> tuple[object, ...]:
     time = failure.time or _NEVER if with_times else ''
     batch = float('inf') if failure.batch is None else failure.batch
-    return (_ORDER.index(failure.cause), time, failure.oom is None, batch, failure.rank)
+    return (_ORDER.index(failure.origin), time, failure.oom is None, batch, failure.rank)
 
 
 def _placed(failure: Failure, line: Optional[str], time: Optional[str]) -> Failure:

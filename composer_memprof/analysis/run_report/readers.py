@@ -92,6 +92,14 @@ class FlopsFile:
 
 
 @dataclass(frozen=True)
+class LoaderSettings:
+    """How the DataLoader of training loads."""
+
+    num_workers: int
+    prefetch_factor: Optional[int] = None
+
+
+@dataclass(frozen=True)
 class StepTimesFile:
     """StepTimes' summary."""
 
@@ -100,6 +108,7 @@ class StepTimesFile:
     share: dict[str, float]
     samples_per_second: Optional[float] = None
     tokens_per_second: Optional[float] = None
+    loader: Optional[LoaderSettings] = None
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

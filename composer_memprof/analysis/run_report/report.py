@@ -14,6 +14,7 @@ from composer_memprof.analysis.memory.summary import SnapshotSummary, summary_of
 from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
 from composer_memprof.analysis.run_report.advice import Advice, advice
 from composer_memprof.analysis.run_report.attempts import RunAttempt, run_attempts
+from composer_memprof.analysis.run_report.causes import Cause, causes
 from composer_memprof.analysis.run_report.comparison import Comparison, compared
 from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.failures import Failure, failures
@@ -95,6 +96,7 @@ class RunReport:
     open_ranks: list[int] = field(default_factory=list)
     goes_on: bool = False
     attempts: list[RunAttempt] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
 
     @property
     def simulated(self) -> str:
@@ -143,6 +145,8 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
     lead = _lead(failed, reading, snapshots)
     ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
     contents = reading.contents
+    summaries = {rank: summary for rank, (_, summary) in reading.summaries.items()}
+    found = causes(summaries, contents)
     status: dict[str, int] = {}
     open_ranks = sorted({artifact.entry.rank for artifact in files.artifacts if artifact.entry.status == 'open'})
     folders = {artifact.folder for artifact in files.artifacts}
@@ -156,10 +160,11 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         attempts=attempts,
         odd=odd,
         tables=tables,
-        summaries={rank: summary for rank, (_, summary) in reading.summaries.items()},
+        summaries=summaries,
         lead=lead,
         contents=contents,
-        advice=advice(lead.report if lead is not None else None, contents, ranks),
+        causes=found,
+        advice=advice(lead.report if lead is not None else None, found, contents, ranks),
         status=status,
         unreadable=list(map(named, reading.unreadable)),
         open_ranks=open_ranks,

@@ -151,7 +151,7 @@ def test_of_four_ranks_that_trained_the_one_with_longer_sequences_is_named(visit
     first = ' '.join(result.stdout.split('The peak')[0].split())
     assert first.startswith('odd-rank: 4 ranks Rank 2 differs: its peak of allocated memory is')
     assert '2.0 times theirs) and blocks.*' in first
-    assert 'Checkpoint the activations of blocks.* (3 Blocks).' in result.stdout
+    assert 'Checkpoint' not in result.stdout, 'a few MiB in a process of hundreds'
     assert os.path.getsize(folder / 'report.html') < 8_000_000
 
     for width in (1400, 400):

@@ -48,11 +48,14 @@ def test_growth_of_a_worker_and_waiting_for_data_are_said_and_lead_to_advice() -
     assert said(report, 'growth') == ['Host memory grows on rank 1, in worker 1, by 3.0 MiB a batch.']
     (host,) = said(report, 'host')
     assert host.endswith('the job used 98.0 MiB of the 99.0 MiB at which it is killed.')
-    assert said(report, 'speed') == ['The median batch takes 500.0 ms and 40 % of the time is spent waiting for data.']
+    assert said(report, 'speed') == [
+        'Training waits for data for 40 % of its time on rank 1: 200.0 ms of a batch of 500.0 ms.',
+        'The median batch takes 500.0 ms.',
+    ]
     assert '2 files are still open' in said(report, 'files')[0]
     todo = [advice.what for advice in report.advice]
     assert 'Look in worker 1, on rank 1, for objects that are kept from batch to batch.' in todo
-    assert 'Use more DataLoader workers or a larger prefetch_factor.' in todo
+    assert 'Load data in processes of their own, ahead of the training.' in todo
 
 
 def test_the_peak_is_said_from_summaries_alone() -> None:

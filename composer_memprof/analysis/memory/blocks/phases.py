@@ -114,13 +114,20 @@ def step_ends(history: DeviceHistory, annotations: Optional[Annotations]) -> lis
     return [(number, int(count)) for number, count in enumerate(counts, start=1)]
 
 
-def batch_ends(history: DeviceHistory, phases: Phases) -> list[tuple[int, int]]:
-    """The batches that ended within the recording, each with the number of events up to its end."""
+def batch_ends(history: DeviceHistory, phases: Phases, *, failed: bool) -> list[tuple[int, int]]:
+    """The batches that ended within the recording, each with the number of events up to its end.
+
+    Args:
+        history (DeviceHistory): of a device.
+        phases (Phases): of the recording.
+        failed (bool): the training failed within the last batch. Otherwise a recording ends at the end of a batch.
+    """
     if not len(phases) or not history.has_times:
         return []
     begins = np.flatnonzero(np.diff(phases.batch, prepend=phases.batch[0] - 1))
     counts = np.searchsorted(history.time_us, phases.time_us[begins], side='left')
     ends = [(int(phases.batch[row]), int(count)) for row, count in zip(begins[:-1], counts[1:])]
-    if phases.names[int(phases.name[-1])] == BETWEEN_BATCHES:
+    last = phases.names[int(phases.name[-1])]
+    if last == BETWEEN_BATCHES or (last == OPTIMIZER and not failed):
         ends.append((int(phases.batch[-1]), len(history.action)))
     return [end for end in ends if end[1] > 0]

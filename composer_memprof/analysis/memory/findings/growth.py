@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -22,7 +23,7 @@ _SHORT_LIVED = tuple(code for code, key in enumerate(CATEGORIES) if key not in _
 
 @dataclass(frozen=True)
 class GrowingPlace:
-    """A place in the code that has more bytes allocated at the end of each compared batch than of the one before.
+    """A place in the code of which each compared batch has left blocks, so that more bytes are allocated at each end.
 
     Args:
         per_batch (int): average growth in bytes.
@@ -66,7 +67,8 @@ class Growth:
 
 def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Growth:
     """The growth of one device's memory."""
-    ends = batch_ends(history, snapshot.phases)[-_COMPARED:]
+    failed = bool(snapshot.error) or snapshot.oom is not None
+    ends = batch_ends(history, snapshot.phases, failed=failed)[-_COMPARED:]
     unit = 'batch'
     if not ends and not len(snapshot.phases):
         ends, unit = step_ends(history, snapshot.annotations)[-_COMPARED:], 'optimizer step'
@@ -80,7 +82,8 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
     growing = []
     if len(ends) >= _FEWEST:
         steps = np.diff(by_place, axis=0)
-        for place in np.flatnonzero((steps > 0).all(axis=0)).tolist():
+        left = _left_by_each(ends, attribution)
+        for place in np.flatnonzero((steps > 0).all(axis=0) & left).tolist():
             at = attribution.places[place]
             per_batch = int(steps[:, place].sum()) // len(steps)
             sizes = by_place[:, place].tolist()
@@ -95,6 +98,20 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
         held_bytes=int(blocks.size[held].sum()),
         unit=unit,
     )
+
+
+def _left_by_each(ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.ndarray:
+    """For each place, whether each batch but the last has left blocks that are still allocated at the last end.
+
+    What is replaced in every batch, such as its outputs, may grow by chance.
+    """
+    blocks = attribution.blocks
+    live = blocks.allocated_after(ends[-1][1])
+    left = np.ones(len(attribution.places), dtype=bool)
+    for (_, begin), (_, end) in zip(ends, ends[1:-1]):
+        of_batch = live[(blocks.start[live] >= begin) & (blocks.start[live] < end)]
+        left &= np.bincount(attribution.place[of_batch], minlength=len(left)) > 0
+    return left
 
 
 def _held(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> np.ndarray:

@@ -24,8 +24,10 @@ _KINETO_LEAST, _STACKS_LEAST, _LEAST, _BESIDE_STACKS = 64 << 20, 128 << 20, 8 <<
 #: To end a session of torch's profiler takes so many times what it has allocated until then: 3 to 4 times, and 10 to 48
 #: times if it follows Python calls.
 _END_OF_KINETO, _END_OF_STACKS = 4, 50
-#: Seconds between two looks, with torch's profiler and without it; a look takes 0.2 ms.
+#: Seconds between two looks, with torch's profiler and without it.
 _LOOK_S, _LOOK_OF_OTHERS_S = 0.02, 0.5
+#: The share of the time that looks may take. A look takes 0.2 ms, but 50 ms where malloc has 200,000 free blocks.
+_LOOKS_SHARE = 0.01
 
 
 class Recording(Protocol):
@@ -49,6 +51,8 @@ class HostRoom:
         self._used_at_first = self._used = self._largest_step = 0
         self._allocated_at_first = self._allocated = self._largest_allocation = 0
         self._looked, self._interval = 0.0, _LOOK_OF_OTHERS_S
+        #: Seconds that the last look took.
+        self._took = 0.0
         self._ending: Optional[object] = None
         self._why = ''
 
@@ -89,13 +93,15 @@ class HostRoom:
 
     def why_end(self, callback: Recording) -> Optional[str]:
         """After a batch: why the window of ``callback`` must end now; None if it may go on."""
-        if time.monotonic() - self._looked > self._interval:
+        begin = time.monotonic()
+        if begin - self._looked > max(self._interval, self._took / _LOOKS_SHARE):
             self._look()
+            self._looked = time.monotonic()
+            self._took = self._looked - begin
         return self._why if self._ending is not None and callback.session is self._ending else None
 
     def _look(self) -> None:
         room, self._ending = room_for_child(), None
-        self._looked = time.monotonic()
         if room is None:
             return
         self._largest_step = max(self._largest_step, room.used - self._used)

@@ -30,7 +30,7 @@ def failure_sentences(report: RunReport) -> Iterator[str]:
     """How the last attempt ended, if it did not end well: first the rank that ended the others."""
     last = report.attempts[-1] if report.attempts else None
     killed = last.ranks_in('killed') if last is not None else []
-    if report.failures and report.failures[0].cause == 'own':
+    if report.failures and report.failures[0].origin == 'own':
         yield _own_failure(report, killed)
     elif last is not None and killed:
         yield _killed(report, last, killed)
@@ -51,8 +51,8 @@ def failure_sentences(report: RunReport) -> Iterator[str]:
 def _own_failure(report: RunReport, killed: Sequence[int]) -> str:
     first, *others = report.failures
     text = _failure(first, report.labels.get(first.rank, f'rank {first.rank}'))
-    same = [each.rank for each in others if each.cause == first.cause]
-    after = [each.rank for each in others if each.cause != first.cause] + list(killed)
+    same = [each.rank for each in others if each.origin == first.origin]
+    after = [each.rank for each in others if each.origin != first.origin] + list(killed)
     if same:
         text += f' {_ranks(same, report)} failed too.'
     if after:
@@ -62,17 +62,17 @@ def _own_failure(report: RunReport, killed: Sequence[int]) -> str:
 
 def _killed(report: RunReport, last: RunAttempt, killed: Sequence[int]) -> str:
     text = f'{_ranks(killed, report)} {_was(killed)} killed: {_place(last, killed)} wrote no end.'
-    lost = [each for each in report.failures if each.cause == 'connection']
+    lost = [each for each in report.failures if each.origin == 'connection']
     if lost:
         text += f' {_ranks([each.rank for each in lost], report)} then lost the connection: {lost[0].error}.'
-    stopped = [each.rank for each in report.failures if each.cause == 'stopped']
+    stopped = [each.rank for each in report.failures if each.origin == 'stopped']
     return text + (f' {_ranks(stopped, report)} {_was(stopped)} stopped by that.' if stopped else '')
 
 
 def _never_came(report: RunReport) -> list[Failure]:
     """The ranks that were stopped after others had waited for them in vain."""
-    waited = [each for each in report.failures if each.cause == 'connection']
-    stopped = [each for each in report.failures if each.cause == 'stopped']
+    waited = [each for each in report.failures if each.origin == 'connection']
+    stopped = [each for each in report.failures if each.origin == 'stopped']
     if not waited or not is_timeout(waited[0]):
         return []
     return [each for each in stopped if (each.time or '') > (waited[0].time or '')]
@@ -80,7 +80,7 @@ def _never_came(report: RunReport) -> list[Failure]:
 
 def _hang(report: RunReport) -> str:
     late = _never_came(report)
-    waited = [each for each in report.failures if each.cause == 'connection']
+    waited = [each for each in report.failures if each.origin == 'connection']
     text = f'{_ranks([each.rank for each in late], report)} did not come to what {_lower(_ranks([each.rank for each in waited], report))} waited for'
     at = f' in batch {late[0].batch}' if late[0].batch is not None else ''
     place = f', at {late[0].line}' if late[0].line else ''
@@ -138,7 +138,7 @@ def _error(attempt: RunAttempt) -> str:
     ]
     if not found:
         return ''
-    first = min(found, key=lambda each: (each.cause != 'own', each.cause == 'stopped', each.time or ''))
+    first = min(found, key=lambda each: (each.origin != 'own', each.origin == 'stopped', each.time or ''))
     of_rank = f' of rank {first.rank}' if len(attempt.ranks) > 1 else ''
     return f' in batch {first.batch}{of_rank}: {first.error}'
 
@@ -183,7 +183,7 @@ def _failure(failure: Failure, label: str) -> str:
     subject = label[:1].upper() + label[1:] if label.startswith('rank ') else label
     if oom is None:
         at = f' ({failure.line})' if failure.line else ''
-        if failure.cause == 'stopped':
+        if failure.origin == 'stopped':
             return f'{subject} was stopped{where}: {failure.error}{at}.'
         return f'{subject} failed{where}: {failure.error}{at}.'
     asked = f' for {human_bytes(oom.requested)}' if oom.requested is not None else ''

@@ -13,12 +13,14 @@ from rich.text import Text
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
+from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, Waiting
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes, what_fits
+from composer_memprof.report.text.sentences.run_causes import cause_sentence
 from composer_memprof.report.text.sentences.run_failures import attempt_sentences, failure_sentences
 from composer_memprof.report.text.terminal.run_table import left_out_sentences
 from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
@@ -57,12 +59,13 @@ class Sentence:
 
 def verdict(report: RunReport) -> list[Sentence]:
     """What to know about a run, what matters most first. Every text is printable."""
+    before = [cause for cause in report.causes if isinstance(cause, DeviceLeak) and _ended_the_run(cause, report)]
     found = [
+        *_causes(before, report),
         *_failures(report),
         *_changes(report),
-        *_odd(report),
+        *_by_cost([cause for cause in report.causes if cause not in before], report),
         *_peaks(report),
-        *_growth(report),
         *_host(report),
         *_speed(report),
         *_attempts(report),
@@ -106,6 +109,24 @@ def _attempts(report: RunReport) -> Iterator[Sentence]:
     sentences = attempt_sentences(report.attempts)
     if sentences:
         yield Sentence('attempts', ' '.join(sentences))
+
+
+def _by_cost(causes: Sequence[Cause], report: RunReport) -> Iterator[Sentence]:
+    """Causes, and ranks that differ, which cost what they have or take more than the others."""
+    odd = max((1 - 1 / each.total.factor for each in report.odd if each.total.factor > 1), default=0.0)
+    yield from _causes([cause for cause in causes if cause.cost > odd], report)
+    yield from _odd(report)
+    yield from _causes([cause for cause in causes if cause.cost <= odd], report)
+
+
+def _causes(causes: Sequence[Cause], report: RunReport) -> Iterator[Sentence]:
+    for cause in causes:
+        about = 'speed' if isinstance(cause, Waiting) else 'growth'
+        yield Sentence(about, cause_sentence(cause, report))
+
+
+def _ended_the_run(leak: DeviceLeak, report: RunReport) -> bool:
+    return any(failure.oom is not None and failure.rank == leak.rank for failure in report.failures)
 
 
 def _changes(report: RunReport) -> Iterator[Sentence]:
@@ -230,29 +251,6 @@ def _leads(category: str, size: int, total: int, places: Iterable[tuple[str, int
     return f'{text}: {", ".join(named)}.' if named else f'{text}.'
 
 
-def _growth(report: RunReport) -> Iterator[Sentence]:
-    for rank, summary in report.summaries.items():
-        for device in summary.devices:
-            for growing in device.growing[:1]:
-                at = f' at {growing.at[0]}' if growing.at else ''
-                yield Sentence(
-                    'growth',
-                    f'Allocated memory grows on {report.labels[rank]}, by {human_bytes(growing.per_batch)} in each {device.growth_unit}{at}.',
-                )
-                return
-    suspects = {
-        rank: file.suspect for rank, file in report.contents.get('host_rss', {}).items() if file.suspect is not None
-    }
-    if suspects:
-        rank, suspect = max(suspects.items(), key=lambda item: item[1].growth.per_batch)
-        more = f' It is the fastest of {len(suspects)} ranks that grow.' if len(suspects) > 1 else ''
-        yield Sentence(
-            'growth',
-            f'Host memory grows on {report.labels[rank]}, in {suspect.name}, by '
-            f'{human_bytes(suspect.growth.per_batch)} a batch.{more}',
-        )
-
-
 def _host(report: RunReport) -> Iterator[Sentence]:
     files = {rank: file for rank, file in report.contents.get('host_rss', {}).items() if file.samples}
     if not files:
@@ -276,7 +274,8 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
     if batches:
         parts.append(f'the median batch takes {amount(statistics.median(batches), "seconds")}')
         waiting = statistics.median(file.share.get(DATALOADER, 0.0) for file in times.values())
-        parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
+        if not any(isinstance(cause, Waiting) for cause in report.causes):
+            parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
     if parts:
         of_ranks = ' These are medians of the ranks.' if max(len(used), len(batches)) > 1 else ''
         yield Sentence('speed', f'{_capital(_joined(parts))}.{of_ranks}')

@@ -1,0 +1,101 @@
+"""The cause of what is wrong with a run, in the first sentence, and the change that ends it, first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+from composer_memprof.analysis.run_report.causes import leak_cost
+from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
+from tests.support.run_reports import reported, said
+
+
+def step_times(wait: float, own: Optional[float] = None, **more: Any) -> dict[str, Any]:
+    """A summary of batches that take a second each; the first one waits ten seconds for its workers."""
+    parts = {'total': 1.0, 'dataloader': wait, **({} if own is None else {'data': own})}
+    seconds = {name: {'mean': (value * 9 + 10) / 10, 'max': 10.0, 'p50': value} for name, value in parts.items()}
+    return {'batches': 10, 'seconds': seconds, 'share': {'dataloader': wait}, **more}
+
+
+def of_step_times(**ranks: dict[str, Any]) -> Path:
+    folder = run_of(Path('run'), len(ranks))
+    for rank, times in enumerate(ranks.values()):
+        write_files(folder, rank, {'step_times.summary': (f's{rank}.json', times)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('loader', 'change'),
+    [
+        (None, 'Load data in processes of their own, ahead of the training.'),
+        (
+            {'num_workers': 0, 'prefetch_factor': None},
+            'Give the DataLoader workers, such as num_workers=4: with 0 the training itself loads each batch.',
+        ),
+        (
+            {'num_workers': 2, 'prefetch_factor': 2},
+            "Raise the DataLoader's num_workers (2), or its prefetch_factor (2), or do less work for each sample.",
+        ),
+    ],
+)
+def test_a_slow_loader_comes_before_the_peak_with_a_change_that_fits_its_settings(
+    loader: Optional[dict[str, Any]], change: str
+) -> None:
+    report = reported(of_step_times(only=step_times(0.75, 0.7, loader=loader)))
+    assert said(report)[0] == 'Training waits for data for 70 % of its time: 700.0 ms of a batch of 1.00 s.'
+    assert report.advice[0].what == change
+
+
+def test_the_start_of_the_workers_and_the_wait_for_other_ranks_are_no_slow_loader() -> None:
+    assert reported(of_step_times(only=step_times(0.02))).causes == []
+    others = reported(of_step_times(fast=step_times(0.6, 0.01), slow=step_times(0.01, 0.01)))
+    assert others.causes == []
+    slow = reported(of_step_times(fast=step_times(0.6, 0.01), slow=step_times(0.6, 0.5)))
+    assert [cause.rank for cause in slow.causes] == [1]
+
+
+def leaking(rank: int, per_batch: int, **more: Any) -> dict[str, Any]:
+    summary = snapshot_summary(rank, **more)
+    growing = {'per_batch': per_batch, 'at': ['lib.py:27 remember', 'train.py:9 main'], 'total': 3 * per_batch}
+    summary['devices'][0] |= {'memory': 80 << 30, 'allocated_at_end': 10 << 30, 'growing': [growing]}
+    return summary
+
+
+def with_snapshot(summary: dict[str, Any]) -> Path:
+    folder = Path('run')
+    folder.mkdir()
+    write_files(folder, 0, {'memory_snapshot.summary': ('rank0.9.memory_snapshot.summary.json', summary)})
+    return folder
+
+
+def test_a_leak_comes_first_with_its_line_and_when_the_device_is_full() -> None:
+    report = reported(with_snapshot(leaking(0, 250 * MIB)))
+    assert said(report)[0] == (
+        'Memory leaks: what lib.py:27 remember allocates is kept, 250.0 MiB more in each batch, 750.0 MiB by now. The '
+        'device is full after some 286 more.'
+    )
+    assert report.advice[0].what == 'Stop keeping what lib.py:27 remember allocates.'
+    assert report.advice[0].frees == 750 * MIB
+
+
+@pytest.mark.parametrize(('held', 'is_first'), [(800 * MIB, True), (20 << 30, False)], ids=['most', 'a small part'])
+def test_memory_that_ran_out_because_of_a_leak_says_so_first(held: int, is_first: bool) -> None:
+    keys = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message', 'events', 'batch')
+    oom = {**dict.fromkeys(keys), 'phase': 'forward', 'asked': ['model.py:7 up']}
+    summary = leaking(0, 250 * MIB, error='OutOfMemoryError', oom=oom)
+    summary['devices'][0]['at_failure'] = {'bytes': held, 'batch': 9, 'phase': 'forward', 'categories': {}}
+    report = reported(with_snapshot(summary))
+    because = 'Memory ran out because of a leak: what lib.py:27 remember allocates is kept'
+    assert said(report)[0].startswith(because) == is_first
+    assert said(report)[is_first].startswith('Rank 0 ran out of memory')
+    assert (report.advice[:1] != [] and report.advice[0].what.startswith('Stop keeping')) == is_first
+
+
+@pytest.mark.parametrize(
+    ('per_batch', 'memory', 'matters'),
+    [(4, 1 << 30, False), (512, 80 << 30, False), (1 << 20, 80 << 30, True), (10 << 10, 1 << 30, True)],
+)
+def test_what_never_fills_the_memory_is_no_leak(per_batch: int, memory: int, matters: bool) -> None:
+    assert (leak_cost(per_batch, memory) > 0) == matters
