@@ -32,16 +32,16 @@ RECORD = Path('test-run/memprof/rank0.0.host_rss.jsonl')
 
 
 class Leaky(Noise):
-    """One DataLoader worker keeps 1 MiB more with each sample; -1: no worker does."""
+    """DataLoader workers of these numbers keep 1 MiB more with each sample."""
 
-    def __init__(self, samples: int, leaking_worker: int) -> None:
+    def __init__(self, samples: int, *leaking: int) -> None:
         super().__init__(samples)
-        self.leaking_worker = leaking_worker
+        self.leaking = leaking
         self.kept: list[mmap.mmap] = []
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         info = torch.utils.data.get_worker_info()
-        if info is not None and info.id == self.leaking_worker:
+        if info is not None and info.id in self.leaking:
             self.kept.append(fresh_memory())
         time.sleep(0.002)
         return super().__getitem__(index)
@@ -65,8 +65,8 @@ def leak_warnings(*callbacks: Any, **more: Any) -> list[str]:
     return [str(warning.message) for warning in caught if 'host memory grows' in str(warning.message)]
 
 
-def leaky_loader(leaking_worker: int) -> torch.utils.data.DataLoader:
-    return torch.utils.data.DataLoader(Leaky(200, leaking_worker), batch_size=1, num_workers=2)
+def leaky_loader(*leaking: int) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(Leaky(200, *leaking), batch_size=1, num_workers=2)
 
 
 def test_a_leak_in_a_dataloader_worker_is_found_and_the_worker_named() -> None:
@@ -81,8 +81,17 @@ def test_a_leak_in_a_dataloader_worker_is_found_and_the_worker_named() -> None:
     assert summary['suspect']['name'].startswith('DataLoader worker 1')
 
 
+@pytest.mark.parametrize('persistent', [True, False])
+def test_workers_that_leak_are_summed(persistent: bool) -> None:
+    data = torch.utils.data.DataLoader(Leaky(120, 0, 1), batch_size=1, num_workers=2, persistent_workers=persistent)
+    leak_warnings(HostRSS(), train_dataloader=data, max_duration='2ep')
+    suspect = json_lines(RECORD)[-1]['suspect']
+    assert suspect['name'] == '2 DataLoader workers together'
+    assert suspect['growth']['per_batch'] == pytest.approx(MIB, rel=0.2)
+
+
 def test_the_same_run_without_the_leak_is_silent() -> None:
-    assert leak_warnings(HostRSS(), train_dataloader=leaky_loader(-1)) == []
+    assert leak_warnings(HostRSS(), train_dataloader=leaky_loader()) == []
 
 
 @pytest.mark.parametrize(('event', 'phase'), [('after_dataloader', 'between phases'), ('before_forward', 'forward')])

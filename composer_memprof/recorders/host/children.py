@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -54,7 +54,8 @@ class Children:
         self._lock = threading.Lock()
         self._workers: dict[int, _Worker] = {}
         self._others: dict[int, ProcessReader] = {}
-        self._ended_growing: list[GrowingProcess] = []
+        #: Of ended workers, those of an epoch together.
+        self._ended_growing: list[list[GrowingProcess]] = [[]]
         self._searched = -_SEARCH_EVERY_S
         self._workers_read = 0.0
 
@@ -86,10 +87,13 @@ class Children:
         return [child for child in children if child['rss'] is not None]
 
     def growing(self) -> list[GrowingProcess]:
-        """Workers that clearly grow, ended ones included."""
+        """Workers that clearly grow, those of an epoch as one, ended ones included."""
         with self._lock:
             workers = [worker.if_growing() for worker in self._workers.values()]
-            return [*self._ended_growing, *(worker for worker in workers if worker is not None)]
+            alive = [worker for worker in workers if worker is not None]
+            *ended, last = self._ended_growing
+            # Of the newest epoch, some workers may have ended.
+            return [_together(group) for group in [*ended, [*last, *alive]] if group]
 
     def close(self) -> None:
         with self._lock:
@@ -134,7 +138,23 @@ class Children:
         worker.reader.close()
         growing = worker.if_growing()
         if growing is not None:
-            self._ended_growing = [*self._ended_growing, growing][-_MAX_ENDED:]
+            self._ended_growing[-1].append(growing)
+        if not self._workers and self._ended_growing[-1]:
+            self._ended_growing = [*self._ended_growing, []][-_MAX_ENDED:]
+
+
+def _together(growing: Sequence[GrowingProcess]) -> GrowingProcess:
+    """Several workers as one that grows as fast as all of them."""
+    if len(growing) == 1:
+        return growing[0]
+    trends = [each.trend for each in growing]
+    summed = Trend(
+        per_batch=sum(trend.per_batch for trend in trends),
+        low=sum(trend.low for trend in trends),
+        high=sum(trend.high for trend in trends),
+        clear=True,
+    )
+    return GrowingProcess(f'{len(growing)} DataLoader workers together', summed)
 
 
 def _rss_or_none(reader: ProcessReader) -> Optional[int]:
