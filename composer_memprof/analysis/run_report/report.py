@@ -109,7 +109,7 @@ class RunReport:
 def report_on_paths(paths: Sequence[tuple[Path, str]], named: Callable[[str], str] = str) -> RunReport:
     """The report on paths, each with the name that the user gave it.
 
-    Two runs are compared. Folders of different ranks are one run.
+    Two runs are compared. Folders of different ranks, or of the same processes, are one run.
 
     Raises:
         SnapshotError: if a folder has nothing to report on, or there are more than two runs.
@@ -117,12 +117,20 @@ def report_on_paths(paths: Sequence[tuple[Path, str]], named: Callable[[str], st
     """
     given = [find_files([path], [name]) for path, name in paths]
     ranks = [rank for files in given for rank in {artifact.entry.rank for artifact in files.artifacts}]
-    if len(ranks) == len(set(ranks)):
+    if len(ranks) == len(set(ranks)) or _are_one_run(given):
         return report_on_run(given[0] if len(given) == 1 else find_files(*zip(*paths)), named)
     if len(given) > 2:
         raise SnapshotError('report compares two runs; of more than two it can report on one after the other')
     before, after = (report_on_run(files, named) for files in given)
     return replace(after, comparison=compared(paths[0][1], before.tables, after.tables))
+
+
+def _are_one_run(given: Sequence[RunFiles]) -> bool:
+    """True if the same processes have written all folders, such as ``run/memprof`` and ``run/torch_traces``."""
+    written_by = [
+        {each.id for attempt in run_attempts(files.folders) for each in attempt.ranks.values()} for files in given
+    ]
+    return len(given) > 1 and bool(set.intersection(*written_by))
 
 
 def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunReport:

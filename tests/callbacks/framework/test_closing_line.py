@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from composer_memprof import HostRSS, MemorySnapshot, SavedTensorsHook
+from composer_memprof.analysis.run_report.report import report_on_paths
 from composer_memprof.config import load
 from composer_memprof.runner import Run
 from tests.conftest import child_environment, entries, loader, make_trainer, train
 from tests.support.processes import warm_python
 from tests.support.processes.ranks import run_on_ranks
+from tests.support.run_reports import said
 
 JOB = """
 from composer.utils import dist
@@ -121,3 +123,18 @@ def test_of_two_ranks_the_first_has_a_line_about_its_own_files() -> None:
     Path('job.py').write_text(JOB + 'trainer.close()\n')
     found = lines_in(run_on_ranks(Path('job.py').absolute()))
     assert found == ['composer_memprof: 5 files of rank 0 in test-run; composer-memprof report test-run']
+
+
+def test_two_folders_of_one_run_are_one_run_for_report(capsys: pytest.CaptureFixture[str]) -> None:
+    train(HostRSS(), MemorySnapshot(), batches=6)
+    (line,) = lines_in(capsys.readouterr().err)
+    assert line.endswith('; composer-memprof report test-run'), 'both folders are all that is in it'
+    together, apart = (
+        report_on_paths([(Path(folder), folder) for folder in folders])
+        for folders in (['test-run'], ['test-run/memprof', 'test-run/torch_traces'])
+    )
+    assert said(together) == said(apart) and together.status == apart.status == {'saved': 5}
+    Path('test-run/other').mkdir()
+    train(HostRSS(), MemorySnapshot(), batches=6)
+    (line,) = lines_in(capsys.readouterr().err)
+    assert line.endswith('; composer-memprof report test-run/memprof test-run/torch_traces')

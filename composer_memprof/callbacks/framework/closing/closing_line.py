@@ -5,6 +5,7 @@ Callbacks report their files as they close. The line comes once for all of a Tra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -49,8 +50,17 @@ def say_what_was_written() -> None:
 def _line(files: dict[Path, int]) -> str:
     of_rank = ' of rank 0' if dist.get_world_size() > 1 else ''
     places = [f'{count_of(number, "file")}{of_rank} in {_shown(folder)}' for folder, number in sorted(files.items())]
-    folders = ' '.join(shlex.quote(_shown(folder)) for folder in sorted(files))
+    folders = ' '.join(shlex.quote(_shown(folder)) for folder in _named_together(sorted(files)))
     return f'composer_memprof: {", ".join(places)}; composer-memprof report {folders}'
+
+
+def _named_together(folders: list[Path]) -> list[Path]:
+    """The folder that holds them, if there is nothing else in it, such as those of another run."""
+    parents = {folder.parent for folder in folders}
+    with contextlib.suppress(OSError):
+        if len(folders) > 1 and len(parents) == 1 and set(folders) == set(folders[0].parent.iterdir()):
+            return [folders[0].parent]
+    return folders
 
 
 def _shown(folder: Path) -> str:
