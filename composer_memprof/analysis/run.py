@@ -24,6 +24,8 @@ _FAILURES = (('', ''), ('.exception.', 'failed'), ('.oom.', 'ran out of memory')
 
 #: Most ranks, or ranges of ranks, that a list of them names.
 _MOST_RANKS = 12
+#: In the names of files of evaluation and prediction.
+_OTHER_STAGE = re.compile(r'[._](eval|predict)[._\d]')
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Artifact:
     def path(self) -> Path:
         """As the manifest says; see :meth:`checked_path` for manifests that are not trusted."""
         return self.folder / self.entry.path
+
+    @property
+    def is_of_other_stage(self) -> bool:
+        """True for a file of evaluation or prediction, by its name."""
+        return _OTHER_STAGE.search(self.entry.path) is not None
 
     def checked_path(self) -> Path:
         """The file with every link followed.

@@ -92,6 +92,25 @@ class FlopsFile:
 
 
 @dataclass(frozen=True)
+class MemrayPlace:
+    """A line in Memray's statistics, with the bytes that it had allocated at the peak."""
+
+    function: str
+    file: str
+    line: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MemrayFile:
+    """Memray's statistics."""
+
+    peak_bytes: int
+    left_bytes: int
+    at_peak: list[MemrayPlace]
+
+
+@dataclass(frozen=True)
 class LoaderSettings:
     """How the DataLoader of training loads."""
 
@@ -205,5 +224,6 @@ KINDS = {
     'host_rss.summary': Kind('host_rss', 'bytes', read_host_summary, _of_host),
     'host_rss': Kind('host_rss', 'bytes', read_host_file, _of_host),
     'step_times.summary': Kind('step_times', 'seconds', _json(StepTimesFile), _of_step_times),
+    'memray.statistics': Kind('memray', 'bytes', _json(MemrayFile), lambda file: {}),
     'flops': Kind('flops', 'flops', _json(FlopsFile), _of_flops),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,8 +29,6 @@ from composer_memprof.artifacts.reading.running import goes_on
 _SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
 #: Stands for a rank where a snapshot has none.
 _FIRST_WITHOUT_RANK = 1 << 40
-#: In the names of files of evaluation and prediction, which are not compared with training.
-_OTHER_STAGE = re.compile(r'[._](eval|predict)[._\d]')
 #: Spans of time of the chart.
 _SPANS = 500
 
@@ -195,7 +192,7 @@ class _Reading:
         """Read an artifact, if its kind has figures. The artifacts of a rank come as they were written."""
         entry = artifact.entry
         kind = KINDS.get(entry.kind)
-        if kind is None or _OTHER_STAGE.search(entry.path):
+        if kind is None or artifact.is_of_other_stage:  # which is not compared with training
             return
         try:
             path = artifact.checked_path()

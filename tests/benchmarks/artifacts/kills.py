@@ -79,6 +79,8 @@ class Run:
     #: It is started again in the same folder once it was killed; or it is that second run.
     again: bool = False
     is_second: bool = False
+    #: How the attempts in each manifest had ended before the second run; None for one that wrote no last line.
+    before: dict[Path, list[Optional[str]]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -147,7 +149,7 @@ def end(run: Run) -> None:
     flushed = run.way != 'kill -9'
     run.wrong += what_is_wrong(run.folder, flushed=flushed)
     if run.is_second:
-        run.wrong += wrong_attempts(run.folder)
+        run.wrong += wrong_attempts(run)
     if run.again:
         return  # the second run has to close what is open
     push(run.folder)
@@ -156,13 +158,19 @@ def end(run: Run) -> None:
         run.wrong.append(f'ended by {signal.Signals(-run.code).name}')
 
 
-def wrong_attempts(folder: Path) -> list[str]:
-    """A line for each manifest whose attempts are not: killed, if the first run got so far, and then finished."""
-    found = {path.name: [attempt.end for attempt in read_attempts(path)] for path in find_manifests(folder)}
+def ends_of_attempts(folder: Path) -> dict[Path, list[Optional[str]]]:
+    return {path: [attempt.end for attempt in read_attempts(path)] for path in find_manifests(folder)}
+
+
+def wrong_attempts(run: Run) -> list[str]:
+    """A line for each manifest in which the first attempt has not ended as it did, or the second has not finished.
+
+    A run may have finished and be killed while its process ends.
+    """
     return [
-        f'attempts: {name} lists {ends}'
-        for name, ends in found.items()
-        if ends not in (['killed', 'finished'], ['finished'])
+        f'attempts: {path.name} lists {ends}'
+        for path, ends in ends_of_attempts(run.folder).items()
+        if ends != [*(end or 'killed' for end in run.before.get(path, [])), 'finished']
     ]
 
 
@@ -223,7 +231,7 @@ def end_runs(ways: list[str]) -> int:
                 running.remove(run)
                 end(run)
                 if run.again and not run.wrong:
-                    second = Run('none', 1.0, run.folder, is_second=True)
+                    second = Run('none', 1.0, run.folder, is_second=True, before=ends_of_attempts(run.folder))
                     if start(second):
                         train_until_ended('none', 1.0)
                         return 0

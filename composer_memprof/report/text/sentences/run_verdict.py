@@ -22,6 +22,7 @@ from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes, what_fits
 from composer_memprof.report.text.sentences.run_causes import cause_sentence
 from composer_memprof.report.text.sentences.run_failures import attempt_sentences, failure_sentences
+from composer_memprof.report.text.sentences.run_files import kind_sentences
 from composer_memprof.report.text.terminal.run_table import left_out_sentences
 from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
 
@@ -49,7 +50,7 @@ class Sentence:
 
     Args:
         about (str): ``'failure'``, ``'change'``, ``'rank'``, ``'peak'``, ``'host'``, ``'growth'``, ``'speed'``,
-            ``'attempts'`` or ``'files'``.
+            ``'recording'``, ``'attempts'`` or ``'files'``.
         text (str): the sentence, or several.
     """
 
@@ -68,6 +69,7 @@ def verdict(report: RunReport) -> list[Sentence]:
         *_peaks(report),
         *_host(report),
         *_speed(report),
+        *(Sentence('recording', text) for text in kind_sentences(report)),
         *_attempts(report),
         *_files(report),
     ]
