@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import composer_memprof
+from composer_memprof import SavedTensorsHook
 from composer_memprof.report.text.sentences.run_verdict import verdict
+from tests.conftest import loader, train
 from tests.problems.problems import HEALTHY, PROBLEMS
 from tests.support.run_reports import reported
 
@@ -34,3 +37,30 @@ def test_nothing_is_wrong_with_a_healthy_run(name: str) -> None:
     HEALTHY[name]()
     report = reported(Path('test-run'))
     assert report.causes == [] and report.advice == [], (report.causes, report.advice)
+
+
+def test_each_kind_of_recording_has_its_sentence() -> None:
+    pytest.importorskip('memray')
+    pytest.importorskip('viztracer')
+    window = {'skip': '2ba', 'active': '2ba'}
+    together = ['FSDPMemTracker', 'TorchProfiler', 'MemProfiler', 'Flops', 'HostRSS', 'StepTimes']
+    for names in (together, ['SavedTensorsHook'], ['Memray'], ['VizTracer']):
+        train(*(getattr(composer_memprof, name)(folder=name, schedule=window) for name in names), batches=6)
+    of_eval = SavedTensorsHook(folder='eval', schedule=window, stages=['eval'])
+    train(of_eval, batches=4, eval_dataloader=loader(4), eval_interval='1ep')
+    said = {
+        'FSDPMemTracker': "The model's memory peaks at",
+        'TorchProfiler': 'One trace of torch_profiler: ',
+        'MemProfiler': 'One file of mem_profiler: ',
+        'Flops': 'MFU',
+        'HostRSS': 'Host memory peaks at',
+        'StepTimes': 'The median batch takes',
+        'SavedTensorsHook': 'Autograd saves',
+        'Memray': 'Within a window of memray, the process allocates up to',
+        'VizTracer': 'One trace of viztracer: ',
+        'eval': 'One window of evaluation or prediction (saved_tensors_hook)',
+    }
+    for folder, words in said.items():
+        report = reported(Path(folder))
+        assert words in verdict(report)[0].text, folder
+        assert all(not sentence.text.startswith('Not read') for sentence in verdict(report))

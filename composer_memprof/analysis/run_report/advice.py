@@ -10,7 +10,7 @@ from typing import Any, Optional
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
 from composer_memprof.analysis.module_memory import ModuleMemorySummary
 from composer_memprof.analysis.module_names import layer_name
-from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, Waiting, memory_of
+from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, LargeTensors, Waiting, memory_of
 from composer_memprof.analysis.run_report.readers import Checkpoint, FlopsFile, LoaderSettings, SavedTensorsFile
 from composer_memprof.analysis.run_report.trials import TriedChange
 from composer_memprof.messages import count_of, human_bytes
@@ -239,6 +239,12 @@ def _against(cause: Cause) -> Advice:
             f'Each {cause.unit} leaves {human_bytes(cause.per_batch)} of it, {human_bytes(cause.total)} by now. Of a value '
             'that is kept, keep a number (loss.item()) or a copy on the host (x.detach().cpu()).',
             frees=cause.total,
+        )
+    if isinstance(cause, LargeTensors):
+        return Advice(
+            'Use a smaller device_train_microbatch_size, or compute the loss in chunks of the sequence.',
+            f'{count_of(cause.tensors, "tensor")} of a batch take {human_bytes(cause.bytes)}; half the microbatch halves them.',
+            frees=cause.bytes // 2,
         )
     return Advice(
         f'Look in {cause.suspect.name}, on rank {cause.rank}, for objects that are kept from batch to batch.',

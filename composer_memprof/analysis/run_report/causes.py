@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
-from composer_memprof.analysis.memory.summary import DeviceSummary, SnapshotSummary
+from composer_memprof.analysis.memory.summary import DeviceSummary, PlaceSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.readers import LoaderSettings, StepTimesFile
 from composer_memprof.recorders.host.summary import HostSummary, Suspect
 from composer_memprof.recorders.step_times.summary import DATA
-from composer_memprof.vocabulary import DATALOADER
+from composer_memprof.vocabulary import ACTIVATION, DATALOADER, TEMPORARY, UNKNOWN
 
 #: A cause of a smaller cost is none.
 _LEAST = 0.1
 #: Waiting less than this in each batch is the cost of the loop itself, in seconds.
 _LEAST_WAIT = 0.001
+#: Tensors of this share of the peak are large; together they are a cause from that share on. More of a line are layers'.
+_LARGE_TENSOR, _MOST_OF_PEAK, _FEW = 0.06, 0.4, 3
+_OF_A_BATCH = (ACTIVATION, TEMPORARY, UNKNOWN)
 #: A leak that fills this share of memory within this many batches is a cause.
 _LEAK_SHARE, _LEAK_BATCHES = 0.01, 100_000
 
@@ -50,7 +53,7 @@ class DeviceLeak:
 
     Args:
         rank (int): the rank on which it grows fastest.
-        cost (float): 1, or less if it would take very long to fill the memory; of memory that ran out, its share.
+        cost (float): 1, or less if it would take very long to fill the memory; the share of memory that ran out.
         per_batch (int): bytes more after each batch.
         total (int): bytes by the end of the recording.
         unit (str): what a batch is called.
@@ -65,6 +68,25 @@ class DeviceLeak:
     unit: str
     at: list[str]
     left: Optional[int]
+
+
+@dataclass(frozen=True)
+class LargeTensors:
+    """A few tensors took most of the memory that ran out, as logits and their copies do.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): their share of the peak.
+        bytes (int): of all of them.
+        tensors (int): how many they are.
+        places (list[PlaceSummary]): the lines that allocate them, largest first.
+    """
+
+    rank: int
+    cost: float
+    bytes: int
+    tensors: int
+    places: list[PlaceSummary]
 
 
 @dataclass(frozen=True)
@@ -86,7 +108,7 @@ class HostLeak:
     limit: Optional[int]
 
 
-Cause = Union[Waiting, DeviceLeak, HostLeak]
+Cause = Union[Waiting, DeviceLeak, LargeTensors, HostLeak]
 
 
 def causes(summaries: Mapping[int, SnapshotSummary], contents: Mapping[str, Mapping[int, Any]]) -> list[Cause]:
@@ -98,6 +120,7 @@ def causes(summaries: Mapping[int, SnapshotSummary], contents: Mapping[str, Mapp
     """
     found: list[Cause] = [
         *_device_leaks(summaries),
+        *_large_tensors(summaries),
         *_host_leaks(contents.get('host_rss', {})),
         *_waiting(contents.get('step_times', {})),
     ]
@@ -144,6 +167,23 @@ def _device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLe
                     )
                     found.append(leak)
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
+
+
+def _large_tensors(summaries: Mapping[int, SnapshotSummary]) -> Iterator[LargeTensors]:
+    for rank, summary in summaries.items():
+        device = summary.largest_device
+        if summary.oom is None or device is None:
+            continue
+        least = _LARGE_TENSOR * device.peak.bytes
+        places = [
+            place
+            for place in device.holders
+            if place.category in _OF_A_BATCH and place.blocks <= _FEW and place.bytes >= least * place.blocks
+        ]
+        total, tensors = sum(place.bytes for place in places), sum(place.blocks for place in places)
+        if total >= _MOST_OF_PEAK * device.peak.bytes:
+            yield LargeTensors(rank, total / device.peak.bytes, total, tensors, places)
+            return
 
 
 def memory_of(device: DeviceReport | DeviceSummary) -> int:

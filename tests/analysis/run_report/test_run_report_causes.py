@@ -99,3 +99,24 @@ def test_memory_that_ran_out_because_of_a_leak_says_so_first(held: int, is_first
 )
 def test_what_never_fills_the_memory_is_no_leak(per_batch: int, memory: int, matters: bool) -> None:
     assert (leak_cost(per_batch, memory) > 0) == matters
+
+
+@pytest.mark.parametrize(
+    ('blocks', 'line', 'named'), [(1, 'gpt.py:88 loss', 'the logits'), (1, 'x.py:1 f', 'a few large'), (9, '', '')]
+)
+def test_a_few_tensors_that_took_most_of_the_memory_come_before_checkpointing(
+    blocks: int, line: str, named: str
+) -> None:
+    keys = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message', 'events', 'batch')
+    oom = {**dict.fromkeys(keys), 'phase': 'forward', 'asked': [line]}
+    summary = snapshot_summary(0, error='OutOfMemoryError', oom=oom)
+    places = [{'bytes': 90 * MIB, 'blocks': blocks, 'category': 'activation', 'at': [line]}]
+    summary['devices'][0] |= {'holders': places, 'peak': {**summary['devices'][0]['peak'], 'bytes': 120 * MIB}}
+    report = reported(with_snapshot(summary))
+    if not named:
+        assert report.causes == []
+        return
+    assert said(report)[0].startswith(f'Memory ran out because of {named}')
+    assert said(report)[0].endswith(f'1 tensor took 90.0 MiB (75 % of the peak): 90.0 MiB by {line}.')
+    assert report.advice[0].what.startswith('Use a smaller device_train_microbatch_size')
+    assert report.advice[0].frees == 45 * MIB

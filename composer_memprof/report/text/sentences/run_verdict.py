@@ -13,7 +13,7 @@ from rich.text import Text
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
-from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, Waiting
+from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, LargeTensors, Waiting
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import RunReport
@@ -60,7 +60,11 @@ class Sentence:
 
 def verdict(report: RunReport) -> list[Sentence]:
     """What to know about a run, what matters most first. Every text is printable."""
-    before = [cause for cause in report.causes if isinstance(cause, DeviceLeak) and _ended_the_run(cause, report)]
+    before = [
+        cause
+        for cause in report.causes
+        if isinstance(cause, (DeviceLeak, LargeTensors)) and _ended_the_run(cause, report)
+    ]
     found = [
         *_causes(before, report),
         *_failures(report),
@@ -127,8 +131,8 @@ def _causes(causes: Sequence[Cause], report: RunReport) -> Iterator[Sentence]:
         yield Sentence(about, cause_sentence(cause, report))
 
 
-def _ended_the_run(leak: DeviceLeak, report: RunReport) -> bool:
-    return any(failure.oom is not None and failure.rank == leak.rank for failure in report.failures)
+def _ended_the_run(cause: DeviceLeak | LargeTensors, report: RunReport) -> bool:
+    return any(failure.oom is not None and failure.rank == cause.rank for failure in report.failures)
 
 
 def _changes(report: RunReport) -> Iterator[Sentence]:
