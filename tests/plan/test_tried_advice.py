@@ -170,7 +170,7 @@ def test_code_that_a_runs_own_config_names_runs_only_if_somebody_agrees(section:
 
 
 def test_what_report_simulates_is_what_trials_of_a_plan_come_to() -> None:
-    folder = trained()
+    folder = trained('train_loader.batch_size=96')
     planned = run_on_a_server(TRIALS, environment=simulated_gpu('t4'))
     before, after = json.loads(planned.stdout)
     ran = run_command_that_simulates('report', str(folder), '--simulate', '--gpu', 't4', '--json')

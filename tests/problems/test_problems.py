@@ -52,7 +52,7 @@ def test_each_kind_of_recording_has_its_sentence() -> None:
         'FSDPMemTracker': "The model's memory peaks at",
         'TorchProfiler': 'One trace of torch_profiler: ',
         'MemProfiler': 'One file of mem_profiler: ',
-        'Flops': 'MFU',
+        'Flops': 'FLOP',
         'HostRSS': 'Host memory peaks at',
         'StepTimes': 'The median batch takes',
         'SavedTensorsHook': 'Autograd saves',

@@ -89,7 +89,7 @@ def test_a_fork_of_the_users_code_writes_nothing_closes_nothing_and_ends(how: st
     assert files == without
     (times,) = Path('test-run').rglob('*step_times.jsonl')
     assert len(times.read_text().splitlines()) == 24
-    assert done.stderr.count('composer-memprof report test-run/') == 1, 'the child says nothing of its parent'
+    assert done.stderr.count('composer-memprof report test-run') == 1, 'the child says nothing of its parent'
     assert (Path('own').exists(), len(entries(Path('own'), 'memory_snapshot'))) == (
         (True, 3) if how == 'own' else (False, 0)
     )

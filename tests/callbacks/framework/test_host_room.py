@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -47,6 +48,7 @@ class Machine:
         monkeypatch.setattr(rooms, 'allocated_bytes', lambda: int(self.allocated * MIB))
         monkeypatch.setattr(rooms, '_LOOK_S', 0.0)
         monkeypatch.setattr(rooms, '_LOOK_OF_OTHERS_S', 0.0)
+        monkeypatch.setattr(rooms, '_LOOKS_SHARE', math.inf)
 
     def record(self, mib: float) -> None:
         self.free, self.used, self.allocated = self.free - mib, self.used + mib, self.allocated + mib

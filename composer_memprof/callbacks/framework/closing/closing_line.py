@@ -55,8 +55,8 @@ def _line(files: dict[Path, int]) -> str:
 
 
 def _named_together(folders: list[Path]) -> list[Path]:
-    """The folder that holds them, if there is nothing else in it, such as those of another run."""
-    parents = {folder.parent for folder in folders}
+    """The run's folder that holds them, if there is nothing else in it, such as those of another run."""
+    parents = {folder.parent for folder in folders} - {Path.cwd()}
     with contextlib.suppress(OSError):
         if len(folders) > 1 and len(parents) == 1 and set(folders) == set(folders[0].parent.iterdir()):
             return [folders[0].parent]

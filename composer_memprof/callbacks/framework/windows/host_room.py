@@ -26,8 +26,9 @@ _KINETO_LEAST, _STACKS_LEAST, _LEAST, _BESIDE_STACKS = 64 << 20, 128 << 20, 8 <<
 _END_OF_KINETO, _END_OF_STACKS = 4, 50
 #: Seconds between two looks, with torch's profiler and without it.
 _LOOK_S, _LOOK_OF_OTHERS_S = 0.02, 0.5
-#: The share of the time that looks may take. A look takes 0.2 ms, but 50 ms where malloc has 200,000 free blocks.
-_LOOKS_SHARE = 0.01
+#: The share of the time that looks may take, with torch's profiler, which needs memory fast, and without it. A look takes
+#: 0.2 ms, but 50 ms where malloc has 200,000 free blocks.
+_LOOKS_SHARE, _LOOKS_SHARE_OF_OTHERS = 0.2, 0.01
 
 
 class Recording(Protocol):
@@ -51,7 +52,7 @@ class HostRoom:
         self._used_at_first = self._used = self._largest_step = 0
         self._allocated_at_first = self._allocated = self._largest_allocation = 0
         self._looked, self._interval = 0.0, _LOOK_OF_OTHERS_S
-        #: Seconds that the last look took.
+        #: Seconds of CPU time that the last look took.
         self._took = 0.0
         self._ending: Optional[object] = None
         self._why = ''
@@ -93,11 +94,12 @@ class HostRoom:
 
     def why_end(self, callback: Recording) -> Optional[str]:
         """After a batch: why the window of ``callback`` must end now; None if it may go on."""
-        begin = time.monotonic()
-        if begin - self._looked > max(self._interval, self._took / _LOOKS_SHARE):
+        share = _LOOKS_SHARE if self._interval == _LOOK_S else _LOOKS_SHARE_OF_OTHERS
+        if time.monotonic() - self._looked > max(self._interval, self._took / share):
+            begin = time.thread_time()
             self._look()
+            self._took = time.thread_time() - begin
             self._looked = time.monotonic()
-            self._took = self._looked - begin
         return self._why if self._ending is not None and callback.session is self._ending else None
 
     def _look(self) -> None:
