@@ -243,7 +243,7 @@ def _against(cause: Cause) -> Advice:
     if isinstance(cause, LargeTensors):
         return Advice(
             'Use a smaller device_train_microbatch_size, or compute the loss in chunks of the sequence.',
-            f'{count_of(cause.tensors, "tensor")} of a batch take {human_bytes(cause.bytes)}; half the microbatch halves them.',
+            f'{human_bytes(cause.bytes)} are in {count_of(cause.tensors, "tensor")} of a batch; half the microbatch halves that.',
             frees=cause.bytes // 2,
         )
     return Advice(

@@ -21,6 +21,8 @@ from composer_memprof.vocabulary import ACTIVATION, DATALOADER, TEMPORARY, UNKNO
 _LEAST = 0.1
 #: Waiting less than this in each batch is the cost of the loop itself, in seconds.
 _LEAST_WAIT = 0.001
+#: No run has more batches.
+_MOST_BATCHES = 1 << 40
 #: Tensors of this share of the peak are large; together they are a cause from that share on. More of a line are layers'.
 _LARGE_TENSOR, _MOST_OF_PEAK, _FEW = 0.06, 0.4, 3
 _OF_A_BATCH = (ACTIVATION, TEMPORARY, UNKNOWN)
@@ -146,7 +148,7 @@ def _wait(file: StepTimesFile) -> float:
 def _typical(file: StepTimesFile, part: str) -> float:
     """The mean without the longest, in which workers start."""
     times = file.seconds.get(part, {})
-    if file.batches < 2 or not {'mean', 'max'} <= times.keys():
+    if not 2 <= file.batches <= _MOST_BATCHES or not {'mean', 'max'} <= times.keys():
         return times.get('p50', 0.0)
     return max(times['mean'] * file.batches - times['max'], 0.0) / (file.batches - 1)
 
@@ -157,7 +159,7 @@ def _device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLe
         for device in summary.devices:
             for growing in device.growing[:1]:
                 cost = leak_cost(growing.per_batch, memory_of(device))
-                if device.at_failure is not None and summary.oom is not None:
+                if device.at_failure is not None and summary.oom is not None and growing.per_batch > 0:
                     cost = growing.total / max(device.at_failure.bytes, 1)
                 if cost >= _LEAST:
                     free = None if device.memory is None else max(device.memory - device.allocated_at_end, 0)
@@ -172,7 +174,7 @@ def _device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLe
 def _large_tensors(summaries: Mapping[int, SnapshotSummary]) -> Iterator[LargeTensors]:
     for rank, summary in summaries.items():
         device = summary.largest_device
-        if summary.oom is None or device is None:
+        if summary.oom is None or device is None or device.peak.bytes <= 0:
             continue
         least = _LARGE_TENSOR * device.peak.bytes
         places = [
@@ -193,9 +195,9 @@ def memory_of(device: DeviceReport | DeviceSummary) -> int:
 
 def leak_cost(per_batch: float, memory: int) -> float:
     """1 for a leak that fills the memory within some thousand batches, less for a slower one, 0 if it never matters."""
-    if per_batch * _LEAK_BATCHES < _LEAK_SHARE * memory:
+    if per_batch <= 0 or memory <= 0 or per_batch * _LEAK_BATCHES < _LEAK_SHARE * memory:
         return 0.0
-    return min(1.0, per_batch * _LEAK_BATCHES / 10 / memory) if memory else 1.0
+    return min(1.0, per_batch * _LEAK_BATCHES / 10 / memory)
 
 
 def _host_leaks(files: Mapping[int, HostSummary]) -> Iterator[HostLeak]:

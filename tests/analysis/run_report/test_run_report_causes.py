@@ -120,3 +120,13 @@ def test_a_few_tensors_that_took_most_of_the_memory_come_before_checkpointing(
     assert said(report)[0].endswith(f'1 tensor took 90.0 MiB (75 % of the peak): 90.0 MiB by {line}.')
     assert report.advice[0].what.startswith('Use a smaller device_train_microbatch_size')
     assert report.advice[0].frees == 45 * MIB
+
+
+def test_forged_figures_are_no_causes() -> None:
+    keys = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message', 'events', 'batch')
+    summary = leaking(0, 0, error='x', oom={**dict.fromkeys(keys), 'phase': '', 'asked': []})
+    summary['devices'][0] |= {'memory': 0, 'peak': {**summary['devices'][0]['peak'], 'bytes': 0}}
+    folder = with_snapshot(summary)
+    times = step_times(0.5)
+    write_files(folder, 0, {'step_times.summary': ('s.json', {**times, 'batches': 10**400})})
+    assert reported(folder).causes == []
