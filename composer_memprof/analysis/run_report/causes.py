@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, ClassVar, Optional, Union
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary, PlaceSummary, SnapshotSummary
@@ -42,6 +42,7 @@ class Waiting:
         loader (LoaderSettings, optional): how it loads; None if that is not known.
     """
 
+    kind: ClassVar[str] = 'waiting'
     rank: int
     cost: float
     seconds: float
@@ -63,6 +64,7 @@ class DeviceLeak:
         left (int, optional): the batches until the memory is full; None if that is not known, or it is full.
     """
 
+    kind: ClassVar[str] = 'device_leak'
     rank: int
     cost: float
     per_batch: int
@@ -84,6 +86,7 @@ class LargeTensors:
         places (list[PlaceSummary]): the lines that allocate them, largest first.
     """
 
+    kind: ClassVar[str] = 'large_tensors'
     rank: int
     cost: float
     bytes: int
@@ -103,6 +106,7 @@ class HostLeak:
         limit (int, optional): bytes at which the job is killed.
     """
 
+    kind: ClassVar[str] = 'host_leak'
     rank: int
     cost: float
     suspect: Suspect

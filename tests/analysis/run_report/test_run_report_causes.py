@@ -8,6 +8,7 @@ from typing import Any, Optional
 import pytest
 
 from composer_memprof.analysis.run_report.causes import leak_cost
+from composer_memprof.report.text.sentences.run_verdict_json import report_dict
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.run_reports import reported, said
 
@@ -78,6 +79,8 @@ def test_a_leak_comes_first_with_its_line_and_when_the_device_is_full() -> None:
     )
     assert report.advice[0].what == 'Stop keeping what lib.py:27 remember allocates.'
     assert report.advice[0].frees == 750 * MIB
+    (cause,) = report_dict(report)['causes']
+    assert (cause['kind'], cause['rank'], cause['per_batch']) == ('device_leak', 0, 250 * MIB)
 
 
 @pytest.mark.parametrize(('held', 'is_first'), [(800 * MIB, True), (20 << 30, False)], ids=['most', 'a small part'])

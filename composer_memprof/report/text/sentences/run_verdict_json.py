@@ -10,12 +10,13 @@ from composer_memprof.report.text.sentences.run_verdict import verdict
 
 
 def report_dict(report: RunReport) -> dict[str, Any]:
-    """The verdict, what to change, the odd ranks and each rank's figures. Infinite factors are None."""
+    """The verdict, its causes, what to change, the odd ranks and each rank's figures. Infinite factors are None."""
     return {
         'name': report.files.name,
         'simulated': report.simulated,
         'ranks': report.ranks,
         'verdict': [dataclasses.asdict(sentence) for sentence in verdict(report)],
+        'causes': [{'kind': cause.kind, **dataclasses.asdict(cause)} for cause in report.causes],
         'advice': [dataclasses.asdict(each) for each in report.advice],
         'comparison': None if report.comparison is None else dataclasses.asdict(report.comparison),
         'trials': None if report.trials is None else dataclasses.asdict(report.trials),
