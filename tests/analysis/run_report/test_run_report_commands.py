@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from composer_memprof import HostRSS
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.progress import Progress, progress_of
 from composer_memprof.artifacts.reading.manifest import Manifest
 from composer_memprof.artifacts.reading.running import goes_on
 from composer_memprof.report.html.run.page import write_run_page
-from tests.conftest import child_environment, until
+from composer_memprof.report.text.terminal.watching import _seen
+from tests.conftest import child_environment, train, until
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.processes import warm_python
 from tests.support.processes.ranks import run_on_ranks
@@ -226,3 +228,10 @@ def test_a_page_for_which_the_disk_has_no_room_leaves_the_older_one_whole() -> N
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'cannot be written: File too large' in done.stderr
     assert (folder / 'report.html').read_text() == 'the older page'
     assert sorted(folder.iterdir()) == before
+
+
+def test_watch_says_how_a_run_ended_and_that_its_folder_is_not_there() -> None:
+    train(HostRSS(folder='run'), batches=2)
+    assert 'the run in run has ended' in (shown := run('watch', 'run').stdout) and '; it finished' in shown
+    (seen,) = _seen(Path('nowhere'), None).plain.splitlines()  # type: ignore[union-attr]
+    assert seen.endswith('the run in nowhere waits for its folder, which does not exist')

@@ -101,19 +101,20 @@ def attempt_sentences(attempts: Sequence[RunAttempt]) -> list[str]:
     if len(attempts) < 2:
         return []
     shown = list(enumerate(attempts, 1))[:-1][-_ATTEMPTS:]
-    return [f'This is attempt {len(attempts)}.', *(f'Attempt {number} {_became(each)}.' for number, each in shown)]
+    return [f'This is attempt {len(attempts)}.', *(f'Attempt {number} {became(each)}.' for number, each in shown)]
 
 
 def attempt_lines(attempts: Sequence[RunAttempt]) -> list[str]:
     """A line for each attempt: when it began, where, and how it ended."""
     return [
         f'attempt {number}: from {_when(min(each.began for each in attempt.ranks.values()))}, '
-        f'{_place(attempt, sorted(attempt.ranks))}, {_became(attempt)}'
+        f'{_place(attempt, sorted(attempt.ranks))}, {became(attempt)}'
         for number, attempt in list(enumerate(attempts, 1))[-_ATTEMPTS:]
     ]
 
 
-def _became(attempt: RunAttempt) -> str:
+def became(attempt: RunAttempt) -> str:
+    """How an attempt ended, rank by rank if they differ: ``was killed``, ``rank 2 failed; … in batch 7 of rank 2: …``."""
     error = _error(attempt)
     states = [(found, what) for state, what in _ENDED if (found := attempt.ranks_in(state))]
     if len(states) == 1 and len(attempt.ranks) == 1:

@@ -17,6 +17,7 @@ from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.artifacts.reading.running import goes_on
 from composer_memprof.messages import printable
 from composer_memprof.report.text.amounts import amount
+from composer_memprof.report.text.sentences.run_failures import became
 from composer_memprof.report.text.sentences.run_verdict import verdict_text
 
 
@@ -43,13 +44,18 @@ def watch(folder: Path, every: float) -> None:
 def _seen(folder: Path, running: bool | None) -> RenderableType:
     when = time.strftime('%H:%M:%S')
     state = {None: 'waits for its first file', True: 'goes on', False: 'has ended'}[running]
+    if running is None and not folder.exists():
+        state = 'waits for its folder, which does not exist'
     head = Text(f'{when}  the run in {printable(str(folder))} {state}', style='dim')
     try:
         files = find_files([folder])
         progress = progress_of(files.artifacts)
         if progress is not None:
             head.append(f'; {_in_words(progress)}')
-        return Group(head, verdict_text(report_on_run(files)))
+        report = report_on_run(files)
+        if running is False and report.attempts:
+            head.append(f'; it {printable(became(report.attempts[-1]))}')
+        return Group(head, verdict_text(report))
     except (SnapshotError, OSError):  # no file yet
         return head
 
