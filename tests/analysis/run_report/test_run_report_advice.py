@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from composer_memprof.analysis.memory.findings.repeated_calls import RepeatedCall, _same_layers
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from tests.support.made_up_runs import MIB, run_of, write_files
@@ -141,3 +143,10 @@ def test_layers_that_begin_with_two_equal_stacks_are_told_apart() -> None:
     content = plain(*trace, device='cuda', recorder='allocator_history', phases=phases)
     call = report_on(read_snapshot(content)).devices[0].repeated
     assert call is not None and (call.calls, call.results, call.largest) == (4, 4 * MIB, 7 * MIB)
+
+
+def test_a_line_within_a_layer_is_not_the_line_that_calls_the_layers() -> None:
+    whole = RepeatedCall([], 'blocks.*', calls=4, bytes=80, results=12, largest=8)
+    assert _same_layers(replace(whole, bytes=76), whole), 'the line outside of it allocates a little more'
+    assert not _same_layers(replace(whole, bytes=24), whole), 'a line of each block'
+    assert not _same_layers(replace(whole, modules=''), replace(whole, modules=''))

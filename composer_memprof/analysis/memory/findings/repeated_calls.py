@@ -20,6 +20,8 @@ from composer_memprof.vocabulary import ACTIVATION
 _FEWEST, _NEARLY_ALL = 2, 0.99
 #: Calls that free at least this share of the largest are equal; the innermost of equal calls is named.
 _AS_MUCH = 0.98
+#: An outer line may allocate a little more, after the layers.
+_NEARLY_AS_MUCH = 0.85
 #: Frames of torch that call each layer in a loop.
 _LOOPS = 'torch/nn/modules/container.py'
 
@@ -79,8 +81,9 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
 
 
 def _same_layers(call: RepeatedCall, other: RepeatedCall) -> bool:
-    """True for the lines of one stack that lead to the same layers."""
-    return bool(call.modules) and (call.modules, call.calls) == (other.modules, other.calls)
+    """True if ``call`` leads to the layers that ``other`` leads to, and not to a part of each."""
+    same = bool(call.modules) and (call.modules, call.calls) == (other.modules, other.calls)
+    return same and call.frees >= _NEARLY_AS_MUCH * other.frees
 
 
 def _call(
