@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from composer_memprof.artifacts.writing.temporary_folders import temporary_folde
 from composer_memprof.messages import log_error
 from composer_memprof.plan.running import run_trial
 from composer_memprof.plan.trial import Outcome, Share, Trial
+from composer_memprof.signals import STOPPING
 
 #: A trial that takes longer is ended.
 _TIME_LIMIT_S = 1800
@@ -28,11 +30,9 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
     """Run a trial in a forked process. What it prints is not shown."""
     with temporary_folder('plan') as folder:
         answer, log = folder / 'answer.json', folder / 'log'
-        parent, child = os.getpid(), os.fork()
-        if child == 0:
-            _end_with(parent)
-            _run_and_leave(config, trial, answer, log)
+        child = _fork(lambda: _run_and_leave(config, trial, answer, log))
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
             _, status = os.waitpid(child, 0)
         except BaseException:
             os.kill(child, signal.SIGKILL)
@@ -47,6 +47,23 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
             lines = log.read_text(errors='replace').strip().splitlines()
             return Outcome(error=f'the trial ended with code {code}: {lines[-1][:200] if lines else "no message"}')
         return _read(json.loads(answer.read_text()))
+
+
+def _fork(run: Callable[[], None]) -> int:
+    """Fork a process that calls ``run``, which never returns. The caller unblocks the signals that stop a job.
+
+    Until then no handler of the caller runs, neither in the child, where it would answer a second time, nor in the
+    caller before the caller can end the child.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_IGN)  # the parent ends it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        _end_with(parent)
+        run()
+    return child
 
 
 def _end_with(parent: int) -> None:
