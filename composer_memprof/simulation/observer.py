@@ -78,6 +78,11 @@ class StepObserver:
         """See each step of each optimizer, from now to the end of the process."""
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
+        call_when_backward_begins(self._backward_begins)
+
+    def _backward_begins(self) -> None:
+        if self._has_phases:
+            self._annotations.mark(BACKWARD, self.steps)
 
     def follow_model(self, model: torch.nn.Module) -> None:
         """Note its modules as they run, and where its tensors are after each step."""
@@ -88,7 +93,6 @@ class StepObserver:
         self._has_phases = True
         self._annotations.follow_modules(model)
         model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
-        model.register_forward_hook(lambda *_: self._annotations.mark(BACKWARD, self.steps))
 
     def _forward_begins(self, model: torch.nn.Module, arguments: Any, keywords: Any) -> None:
         self._annotations.mark(FORWARD, self.steps)
@@ -249,6 +253,18 @@ def call_when_optimizer_is_made(function: Callable[[torch.optim.Optimizer], None
         function(optimizer)
 
     torch.optim.Optimizer.__init__ = make_and_tell  # type: ignore[assignment, method-assign]
+
+
+def call_when_backward_begins(function: Callable[[], None]) -> None:
+    """Call ``function`` before each backward pass from now on. It can't be undone."""
+    run = torch.autograd.backward
+
+    @functools.wraps(run)
+    def tell_and_run(*arguments: Any, **keywords: Any) -> None:
+        function()
+        run(*arguments, **keywords)
+
+    torch.autograd.backward = tell_and_run
 
 
 def _model_of(optimizer: torch.optim.Optimizer) -> Optional[torch.nn.Module]:

@@ -274,3 +274,31 @@ def test_a_process_that_is_killed_is_told() -> None:
         '1000 simulated h100-80gb: the command was killed (signal 9), most likely because host memory'
     )
     assert shown.returncode == 137 and not Path('simulated').exists()
+
+
+LOSS = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+out = model(torch.ones(4, 8, device='cuda'))
+loss = out.sum() * torch.ones(5 << 30, device='cuda').sum()
+loss.backward()
+"""
+
+
+def test_a_loss_is_forward_and_no_part_of_backward() -> None:
+    Path('train.py').write_text(LOSS)
+    assert (
+        'Tried to allocate 20.00 GiB in forward of batch 0'
+        in simulate('--gpu', 't4', '--', 'python', 'train.py').stdout
+    )
+    Path('train.py').write_text(
+        LOSS.replace('5 << 30', '1').replace('loss.backward', 'loss.expand(5 << 30).clone().sum().backward')
+    )
+    assert 'in forward of batch 0' in simulate('--gpu', 't4', '--', 'python', 'train.py').stdout
+    Path('train.py').write_text(
+        LOSS.replace("torch.ones(5 << 30, device='cuda').sum()", '1')
+        .replace('out.sum()', 'out.repeat(1 << 26, 1).pow(2).mean()')
+        .replace('4, 8', '2, 8')
+    )
+    assert 'in backward of batch 0' in simulate('--gpu', 't4', '--', 'python', 'train.py').stdout
