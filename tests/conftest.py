@@ -27,6 +27,15 @@ from composer_memprof.simulated_gpu.environment import environment_with
 FEATURES = 16
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """A worker of pytest-xdist that ends by a crash says only that it crashed; say by which signal."""
+    process = getattr(node.gateway._io, 'popen', None)
+    if error and process is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            print(f'\n{node.gateway.id} ended with {process.wait(5)} (minus the number of the signal)', file=sys.stderr)
+
+
 class Regression(ComposerModel):
     """Two layers and a squared error."""
 
