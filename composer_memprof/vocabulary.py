@@ -62,6 +62,14 @@ SHARD = 'shard'
 DROP_OUTPUTS = 'drop outputs'
 
 
+# -- what keeps a tensor alive ----------------------------------------------------------------------------------------
+
+#: The beginning of what keeps a tensor, its end, and the words for a container that never grows beyond its bound.
+IN_CYCLE = 'a reference cycle: '
+WITH_GRAPH = ', with its graph'
+BOUNDED = 'a deque of at most '
+
+
 # -- categories of memory -------------------------------------------------------------------------------------------
 
 PARAMETER = 'parameter'
@@ -78,6 +86,7 @@ INPUT = 'input'
 TEMPORARY = 'temporary'
 WORKSPACE = 'workspace'
 AUTOCAST_COPY = 'autocast_copy'
+KEPT = 'kept_after_batch'
 UNKNOWN = 'unknown'
 
 
@@ -113,6 +122,7 @@ MEMORY_CATEGORIES = (
     MemoryCategory(TEMPORARY, 'temporary', 'Temp', '#e7ca60'),
     MemoryCategory(WORKSPACE, 'cuBLAS workspace', '', '#b6992d'),
     MemoryCategory(AUTOCAST_COPY, 'autocast copy', '', '#d7a5c6'),
+    MemoryCategory(KEPT, 'kept after its batch', '', '#7a6bb0'),
     MemoryCategory(UNKNOWN, 'unknown', 'Other', '#a0a0a0'),
 )
 #: In this order a category's number in a column stands for its key.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from composer_memprof.analysis.module_names import sums_by_layer
@@ -21,7 +22,7 @@ VERSION = 1
 _MOST_BYTES, _MOST_BYTES_READ = 4096, 1 << 20
 #: Most layers, and fewer where names are long or devices many.
 _LAYERS = (40, 20, 10, 5, 0)
-_NAME = 200
+_NAME, _WHOLE = 200, 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ModuleMemorySummary:
             in numbers alone are one: ``blocks.*.up``.
         outside_activation_bytes (int): of these, made in no module.
         layers_left_out (int): number of further layers.
+        whole (dict): parameters that FSDP left whole on each rank, while it sharded others, by module, largest first.
         version (int): of this format.
     """
 
@@ -43,6 +45,7 @@ class ModuleMemorySummary:
     activations: dict[str, int] = field(default_factory=dict)
     outside_activation_bytes: int = 0
     layers_left_out: int = 0
+    whole: dict[str, int] = field(default_factory=dict)
     version: int = VERSION
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,6 +58,7 @@ def summary_of_memory(
     phases: Mapping[str, Mapping[str, Mapping[str, int]]],
     own_activations: Iterable[tuple[str, int]],
     outside_activation_bytes: int = 0,
+    whole: Mapping[str, int] = MappingProxyType({}),
 ) -> ModuleMemorySummary:
     """The summary of a recording, at most 4096 bytes as JSON if it has few devices.
 
@@ -63,6 +67,7 @@ def summary_of_memory(
         phases (Mapping): by phase, device and category.
         own_activations (Iterable): names of modules, and the bytes that each made itself.
         outside_activation_bytes (int): made in no module.
+        whole (Mapping): parameters that FSDP left whole, by module, largest first. The largest are kept.
     """
     layers = sums_by_layer((name[:_NAME], size) for name, size in own_activations)
     for most in _LAYERS:
@@ -75,6 +80,7 @@ def summary_of_memory(
             activations={name: int(size) for name, size in itertools.islice(layers.items(), most)},
             outside_activation_bytes=outside_activation_bytes,
             layers_left_out=max(len(layers) - most, 0),
+            whole={name[:_NAME]: size for name, size in itertools.islice(whole.items(), _WHOLE)},
         )
         if len(json.dumps(summary.as_dict(), separators=(',', ':'))) <= _MOST_BYTES:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -25,6 +26,7 @@ from composer_memprof.recorders.modules.model import FSDP1_REFUSAL, check_model,
 from composer_memprof.recorders.modules.names import class_name, module_named
 from composer_memprof.recorders.modules.recorder import ModuleMemoryRecorder
 from composer_memprof.recorders.modules.result import ModuleMemory
+from composer_memprof.recorders.modules.whole_parameters import whole_modules
 from composer_memprof.report.text.tables.files import write_json, write_text
 from composer_memprof.report.text.tables.module_memory import Layout, module_memory_dict, module_memory_text
 from composer_memprof.schedule import window
@@ -163,7 +165,7 @@ class FSDPMemTracker(ProfilingCallback):
         recorder, self._recorder = self._recorder, None
         assert recorder is not None
         memory = self._memory = recorder.stop()
-        head = self._stage_head(state)
+        head, unsharded = self._stage_head(state), whole_modules(recorder.model)
         model = class_name(module_named(recorder.model, recorder.root_name))
         layout = self.layout
         if self.depth is None and recorder.depth is not None:
@@ -188,7 +190,7 @@ class FSDPMemTracker(ProfilingCallback):
         summary = Part(
             f'{self.kind}.summary',
             '.summary.json',
-            lambda path: write_json({**head.as_dict(), **_summary(memory).as_dict()}, path),
+            lambda path: write_json({**head.as_dict(), **_summary(memory, unsharded).as_dict()}, path),
             naming=naming,
         )
         self.store.save([*whole, summary] if self._writes_files else [summary], stamp)
@@ -271,9 +273,9 @@ def _holders(state: State) -> dict[str, Any]:
     return holders
 
 
-def _summary(memory: ModuleMemory) -> ModuleMemorySummary:
+def _summary(memory: ModuleMemory, whole: Mapping[str, int]) -> ModuleMemorySummary:
     activations = ((module.name, module.own_activation_bytes) for module in memory.modules)
-    return summary_of_memory(memory.peak, memory.phases, activations, memory.outside_activation_bytes)
+    return summary_of_memory(memory.peak, memory.phases, activations, memory.outside_activation_bytes, whole)
 
 
 def _for_stage(filename: Any, stage: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 import torch
@@ -14,6 +14,7 @@ from composer.utils import dist
 from torch.utils.data import DataLoader
 from typing_extensions import Unpack
 
+from composer_memprof.analysis.memory.blocks.frames import is_own
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
@@ -22,6 +23,8 @@ from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse
 from composer_memprof.messages import check_count
 from composer_memprof.recorders.batch_shape import token_shape
 from composer_memprof.recorders.step_times import data_wait
+from composer_memprof.recorders.step_times.lines import LineSampler
+from composer_memprof.recorders.step_times.pauses import Pauses
 from composer_memprof.recorders.step_times.recorder import StepTimesRecorder
 from composer_memprof.recorders.step_times.summary import BatchTimes
 from composer_memprof.recorders.step_times.timers import CudaTimer, HostTimer
@@ -121,7 +124,10 @@ class StepTimes(PhasedCallback):
         file = None
         if self._writes_files:
             file = self.store.grow(self.kind, self.output.naming.suffix, stamp, compress=self.output.compress)
-        self._open = _OpenFile(StepTimesWindow(None if file is None else file.write), file, stamp, self._stage, loader)
+        write = None if file is None else file.write
+        causes = _Causes(LineSampler(lambda: self._recorder.phase, is_own), Pauses())
+        self._open = _OpenFile(StepTimesWindow(write), file, stamp, self._stage, loader, causes)
+        causes.start()
 
     def _batch_begins(self, state: State) -> None:
         shape = token_shape(state.batch)
@@ -149,6 +155,7 @@ class StepTimes(PhasedCallback):
         del state, stamp  # the files carry the window's first batch
         opened, self._open = self._open, None
         assert opened is not None
+        opened.causes.stop()
         self._pending.append(opened)
         self._save_pending()
 
@@ -156,6 +163,7 @@ class StepTimes(PhasedCallback):
         """After an error: save what is known."""
         opened, self._open = self._open, None
         if opened is not None:
+            opened.causes.stop()
             self._pending.append(opened)
         self._save_pending(anyway=True)
 
@@ -199,6 +207,8 @@ class StepTimes(PhasedCallback):
             **head.as_dict(),
             **ended.window.tally.summary(self._recorder.clock).as_dict(),
             'loader': ended.loader,
+            'lines': ended.causes.lines.found(),
+            'pauses': asdict(ended.causes.pauses.found()),
         }
         suffix = f'{self.output.naming.suffix.removesuffix(".jsonl")}.summary.json'
         return Part(f'{self.kind}.summary', suffix, lambda path: write_json(document, path))
@@ -299,6 +309,23 @@ class _OpenFile:
     stamp: Stamp
     stage: str
     loader: Optional[dict[str, Optional[int]]]
+    causes: _Causes
+
+
+@dataclass(frozen=True, eq=False)
+class _Causes:
+    """What shows why a window's batches take their time."""
+
+    lines: LineSampler
+    pauses: Pauses
+
+    def start(self) -> None:
+        self.lines.start()
+        self.pauses.start()
+
+    def stop(self) -> None:
+        self.lines.stop()
+        self.pauses.stop()
 
 
 def _loader_settings(loader: Any) -> Optional[dict[str, Optional[int]]]:

@@ -58,14 +58,18 @@ def inspect(
     except ValueError as error:
         say(f'--from and --to: {error}')
         raise typer.Exit(2) from None
-    if html is not None and html.suffix not in ('.html', '.htm'):
-        say(f'--html={str(html)!r} must end with .html')
-        raise typer.Exit(2)
+    _check_page(html)
     with on_this_disk([snapshot], lambda folder: [snapshot_to_show(folder, rank).path]) as (run,):
         if is_function_stats(run.path) and not run.path.is_dir():
             _inspect_functions(run, as_json)
         else:
             _inspect_snapshot(run, rank, span, html, as_json)
+
+
+def _check_page(html: Optional[Path]) -> None:
+    if html is not None and html.suffix not in ('.html', '.htm'):
+        say(f'--html={str(html)!r} must end with .html')
+        raise typer.Exit(2)
 
 
 def _inspect_snapshot(
@@ -127,6 +131,7 @@ def diff(
         ..., help="a memory snapshot, or a run's folder, on this disk or in a store, such as s3://…", metavar='A'
     ),
     after: str = typer.Argument(..., help='another', metavar='B'),
+    html: Optional[Path] = typer.Option(None, help='write a page with both on one scale to this .html', metavar='FILE'),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Show what grew from A to B at the peak. In a run's folder, each rank's snapshot of a failure, else its newest, is compared.
@@ -135,10 +140,15 @@ def diff(
     Examples:
       composer-memprof diff runs/before runs/after
       composer-memprof diff s3://bucket/runs/before runs/after
+      composer-memprof diff a.pickle b.pickle --html x.html
     """
     from composer_memprof.analysis.memory.findings.diff import diff as compare
     from composer_memprof.analysis.run import snapshots_by_rank
+    from composer_memprof.analysis.run_report.report import compared_paths
+    from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.terminal.snapshot_tables import diff_text
+
+    _check_page(html)
 
     with on_this_disk([before, after], lambda folder: snapshots_by_rank(folder).values()) as runs:
         first, second = runs
@@ -158,3 +168,8 @@ def diff(
             typer.echo(json.dumps(dataclasses.asdict(found)))
         else:
             show(diff_text(found))
+        if html is not None:
+            with file_errors_in_one_line(first.path, second.path, named=named):
+                write_run_page(compared_paths((first.path, before), (second.path, after)), html)
+            if not as_json:
+                typer.echo(f'\nopen in a browser: {printable(str(html))}')

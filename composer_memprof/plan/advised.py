@@ -11,7 +11,7 @@ from typing import Any, Optional, TextIO
 
 import yaml
 
-from composer_memprof.analysis.run_report.advice import Advice
+from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
 from composer_memprof.plan.starting import planning_process
@@ -24,8 +24,6 @@ _DEFAULT_GPU = 'h100-80gb'
 _KIND = 'config'
 #: What all trials of a run together may take.
 SECONDS = 3600
-
-
 #: The largest config that is read, in bytes.
 _LARGEST_CONFIG = 1 << 20
 #: Each alias of YAML may double the size of what is read, and the time of reading grows with the square of the depth.
@@ -69,7 +67,7 @@ def with_tried_advice(
     except (CannotSimulateError, ValueError, OSError, subprocess.SubprocessError) as error:
         return replace(report, not_tried=' '.join(str(error).split())[:500])
     advice = [_tried(each, found) for each in report.advice]
-    return replace(report, trials=found[0], advice=sorted(advice, key=lambda each: -(each.frees or 0)))
+    return replace(report, trials=found[0], advice=in_order(advice))
 
 
 def _foreign_names(config: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Optional
 import numpy as np
 
 from composer_memprof.analysis.memory.blocks.lifetimes import lifetimes
-from composer_memprof.analysis.run_report.advice import Advice
+from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.analysis.snapshot.model import DeviceHistory
@@ -48,7 +48,7 @@ def with_replayed_advice(report: RunReport) -> RunReport:
         log_error('the allocations could not be replayed')
         return report
     kept = [each for each in found if each is not None]
-    return dataclasses.replace(report, advice=sorted(kept, key=lambda each: -(each.frees or 0)))
+    return dataclasses.replace(report, advice=in_order(kept))
 
 
 def _replayed(advice: Advice, history: DeviceHistory, settings: dict[str, str], recorded: int) -> Optional[Advice]:

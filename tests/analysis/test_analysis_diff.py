@@ -16,6 +16,7 @@ from rich.console import Console
 from composer_memprof.analysis.memory.findings.diff import diff
 from composer_memprof.analysis.memory.findings.same_places import same_files
 from composer_memprof.analysis.run import RunResult, list_artifacts, snapshots_by_rank
+from composer_memprof.analysis.run_report.report import report_on_paths
 from composer_memprof.analysis.snapshot.loading import SnapshotError
 from composer_memprof.report.text.terminal.run_table import next_command, run_table
 from tests.conftest import child_environment
@@ -297,3 +298,21 @@ def test_names_in_a_manifest_cannot_control_the_terminal() -> None:
     console.print(run_table(result))
     assert '\x1b' not in console.export_text(), 'of the table'
     assert '\x1b' not in str(next_command(result.artifacts))
+
+
+def test_the_page_of_a_diff_has_both_and_two_files_of_one_rank_are_compared() -> None:
+    for name, size in (('a.pickle', 1 << 20), ('b.pickle', 3 << 20)):
+        saved(plain(event('alloc', 512, size, time=1), device='cuda', phases=[[0, 1, 'forward']]), name)
+    done = command('a.pickle', 'b.pickle', '--html', 'pages/x.html')
+    assert done.returncode == 0 and done.stdout.endswith('\nopen in a browser: pages/x.html\n'), done.stderr
+    page = Path('pages/x.html').read_text()
+    assert 'Against a.pickle: its peak of allocated memory is 3.0 MiB, 3.0 times 1.0 MiB.' in page
+    assert 'id="both-memory-snapshot"' in page and 'id="over-time-before"' in page
+    refused = command('a.pickle', 'b.pickle', '--html', 'x.txt')
+    assert (refused.returncode, refused.stderr) == (2, "composer-memprof: --html='x.txt' must end with .html\n")
+    report = report_on_paths([(Path('a.pickle'), 'a.pickle'), (Path('b.pickle'), 'b.pickle')])
+    assert report.comparison is not None and report.comparison.before == 'a.pickle'
+    Path('rank0.pickle').write_bytes(Path('a.pickle').read_bytes())
+    Path('rank1.pickle').write_bytes(Path('b.pickle').read_bytes())
+    ranks = report_on_paths([(Path('rank0.pickle'), 'rank0.pickle'), (Path('rank1.pickle'), 'rank1.pickle')])
+    assert ranks.comparison is None and len(ranks.ranks) == 2

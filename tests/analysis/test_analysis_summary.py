@@ -62,7 +62,7 @@ def test_the_summary_of_a_snapshot_is_read_as_it_was_made(content: Any) -> None:
 def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
     write_summary(read_snapshot(the_content()), Path('x.summary.json'))
     summary = json.loads(Path('x.summary.json').read_text())
-    assert set(summary) == {'meta', 'error', 'oom', 'devices', 'devices_left_out', 'version', 'settings'}
+    assert set(summary) == {'meta', 'error', 'oom', 'devices', 'devices_left_out', 'version', 'settings', 'whole'}
     assert set(summary['meta']) == {'device', 'torch', 'recorder', 'rank', 'simulated'}
     assert set(summary['oom']) == {
         *('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message'),
@@ -81,6 +81,9 @@ def test_the_file_has_the_keys_that_it_always_had_and_a_version() -> None:
             'modules',
             'phases',
             'growth_unit',
+            'growing_bytes',
+            'growing_per_batch',
+            'growing_places',
         ),
     }
     assert set(device['peak']) == {'bytes', 'event', 'events', 'time_us', 'batch', 'phase', 'allocated_before'}

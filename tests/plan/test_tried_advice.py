@@ -15,6 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import RunReport, report_on_run
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
@@ -234,6 +235,16 @@ def simulated(report: RunReport, *changes: TriedChange, together: Any = None, fi
     trials = Trials('t4', 1, 100 * MIB, 120 * MIB, 110 * MIB, fits, list(changes), together)
     (advice, *_) = report.advice
     return replace(report, trials=trials, advice=[replace(advice, tried=changes[0]), *report.advice[1:]])
+
+
+def test_what_ends_a_cause_stays_before_changes_that_free_more() -> None:
+    frees = [
+        Advice('load faster', ''),
+        Advice('stop keeping it', '', 2),
+        Advice('less', '', 3),
+        Advice('much less', '', 4),
+    ]
+    assert [each.what for each in in_order(frees, 2)] == ['load faster', 'stop keeping it', 'much less', 'less']
 
 
 def test_a_change_that_was_tried_says_from_where_to_where_the_peak_falls() -> None:

@@ -46,7 +46,7 @@ ROOMS = {
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'plan': {
         *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'redaction'),
-        *('simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
+        *('signals', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
     },
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
 import pytest
 
-from composer_memprof.recorders.host.sampler import Sampler
+from composer_memprof.recorders.host.sampler import Sampler, uneven_intervals
 
 
 def test_a_sampler_calls_at_its_interval_until_it_is_stopped() -> None:
@@ -60,3 +61,11 @@ def test_a_sampler_with_a_long_interval_stops_at_once() -> None:
     began = time.monotonic()
     assert sampler.stop()
     assert time.monotonic() - began < 1
+
+
+def test_uneven_intervals_see_each_moment_of_batches_as_often_as_it_lasts() -> None:
+    times = list(itertools.accumulate(itertools.islice(uneven_intervals(0.05), 100)))
+    assert times[-1] == pytest.approx(100 * 0.05, rel=0.02)
+    for batch in (0.05, 0.1, 0.025, 0.051, 0.3):  # the interval itself, and multiples
+        loading = [time % batch < 0.8 * batch for time in times]
+        assert sum(loading) == pytest.approx(80, abs=8), batch

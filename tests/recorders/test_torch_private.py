@@ -20,7 +20,13 @@ import composer_memprof
 from composer_memprof import HostRSS, SavedTensorsHook
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders import compiled, dispatch, kineto, torch_private
-from composer_memprof.recorders.allocations import allocator_history, annotations, cpu_allocations, out_of_memory
+from composer_memprof.recorders.allocations import (
+    allocator_history,
+    annotations,
+    cpu_allocations,
+    keepers,
+    out_of_memory,
+)
 from composer_memprof.recorders.flops import matmul_peak, without_data
 from composer_memprof.recorders.flops import recorder as flops
 from composer_memprof.recorders.modules import names
@@ -28,7 +34,7 @@ from composer_memprof.recorders.modules import recorder as modules
 from composer_memprof.recorders.saved_tensors import ledger
 from composer_memprof.recorders.saved_tensors import recorder as saved_tensors
 from composer_memprof.recorders.saved_tensors.recorder import SavedTensorsRecorder
-from composer_memprof.recorders.step_times import data_wait
+from composer_memprof.recorders.step_times import data_wait, pauses
 from composer_memprof.recorders.tensors import parts_of
 from composer_memprof.recorders.torch_private import (
     MissingTorchNameError,
@@ -62,6 +68,8 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
     'annotations (MemorySnapshot)': annotations.NEEDS,
     'annotations under FSDP2': annotations.FSDP2_NEEDS,
     'step_times (StepTimes)': data_wait.NEEDS,
+    'pauses (StepTimes)': pauses.NEEDS,
+    'keepers (MemorySnapshot)': keepers.NEEDS,
     'cpu_allocations (MemorySnapshot on CPU)': cpu_allocations.NEEDS,
 }
 

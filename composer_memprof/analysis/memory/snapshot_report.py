@@ -12,6 +12,7 @@ from composer_memprof.analysis.memory.blocks.phases import peak_by_phase
 from composer_memprof.analysis.memory.blocks.time_span import TimeSpan, check_span, moments_within
 from composer_memprof.analysis.memory.categories.categories import categories
 from composer_memprof.analysis.memory.findings.attribution import Attribution, CategoryPeak, attribute
+from composer_memprof.analysis.memory.findings.batch_peaks import BatchPeak, batch_peaks
 from composer_memprof.analysis.memory.findings.failure import (
     OutOfMemoryEvent,
     ended_out_of_memory,
@@ -65,6 +66,7 @@ class DeviceReport:
         category_peaks (list[CategoryPeak]): the most that each category had, in the report's span, largest first.
         phase_peaks (dict[str, int]): the most that was allocated in each phase, in the report's span; empty if the phases
             are not known.
+        batches (list[BatchPeak]): the last batches of the recording; empty if none is known.
     """
 
     device: int
@@ -86,6 +88,7 @@ class DeviceReport:
     repeated: Optional[RepeatedCall] = None
     category_peaks: list[CategoryPeak] = field(default_factory=list)
     phase_peaks: dict[str, int] = field(default_factory=dict)
+    batches: list[BatchPeak] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,11 @@ class SnapshotReport:
         settings (dict[str, str]): the allocator's, as torch noted them.
         ended_out_of_memory (bool): True if the last of ``ooms`` is the failure that the snapshot was taken for.
         span (TimeSpan, optional): the part of the recording in which the peak was looked for; None for all of it.
+        sources (dict[str, str]): the text of lines that allocate, by ``file:line``.
+        precision (str): in which the training computes, such as ``'amp_bf16'``; ``''`` if that is not known.
+        evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
+        whole (dict[str, int]): bytes of parameters that FSDP left whole, by module, largest first.
+        beside (dict[str, int]): bytes of tensors from before that are no part of the model, by what keeps them, largest first.
     """
 
     meta: Meta
@@ -113,6 +121,11 @@ class SnapshotReport:
     settings: dict[str, str] = field(default_factory=dict)
     ended_out_of_memory: bool = False
     span: Optional[TimeSpan] = None
+    sources: dict[str, str] = field(default_factory=dict)
+    precision: str = ''
+    evaluation_graph: Optional[str] = None
+    whole: dict[str, int] = field(default_factory=dict)
+    beside: dict[str, int] = field(default_factory=dict)
 
     @property
     def largest_device(self) -> Optional[DeviceReport]:
@@ -151,6 +164,11 @@ def report_on(snapshot: Snapshot, span: Optional[TimeSpan] = None) -> SnapshotRe
         settings=snapshot.settings,
         ended_out_of_memory=ended_out_of_memory(snapshot),
         span=span,
+        sources=snapshot.sources,
+        precision=snapshot.precision,
+        evaluation_graph=snapshot.evaluation_graph,
+        whole=snapshot.whole,
+        beside=snapshot.beside,
     )
 
 
@@ -188,6 +206,7 @@ def _device(
         ],
         category_peaks=attribution.category_peaks(within),
         phase_peaks=peak_by_phase(history, snapshot.phases, allocated, within),
+        batches=batch_peaks(history, snapshot.phases, snapshot.tensors, allocated),
     )
 
 

@@ -24,8 +24,8 @@ from composer_memprof.vocabulary import PHASES
 VERSION = 1
 #: The largest file that is written, and the largest that is read, since a newer version may write more.
 _MOST_BYTES, _MOST_BYTES_READ = 4096, 1 << 20
-#: Most places, frames of a place, phases, devices, and bytes of a text.
-_PLACES, _FRAMES, _PHASES, _DEVICES, _TEXT = 10, 2, len(PHASES), 8, 300
+#: Most places, frames of a place, phases, devices, bytes of a text, and modules.
+_PLACES, _FRAMES, _PHASES, _DEVICES, _TEXT, _WHOLE = 10, 2, len(PHASES), 8, 300, 3
 #: The allocator's settings that a summary has.
 _SETTINGS = ('PYTORCH_CUDA_ALLOC_CONF', 'expandable_segments', 'max_split_size', 'garbage_collection_threshold')
 
@@ -82,17 +82,22 @@ class PlaceSummary:
 
 @dataclass(frozen=True)
 class GrowthSummary:
-    """A place in the code that grows with every batch, by ``per_batch`` bytes, to ``total`` at the end of the last one."""
+    """A place in the code that grows with every batch, by ``per_batch`` bytes, to ``total`` at the end of the last one.
+
+    ``kept_by`` says what keeps it, in words.
+    """
 
     per_batch: int
     at: list[str]
     total: int = 0
+    kept_by: str = ''
 
 
 @dataclass(frozen=True)
 class DeviceSummary:
     """The largest parts of a :class:`DeviceReport`.
 
+    ``growing`` has the fastest of the ``growing_places``; ``growing_bytes`` and ``growing_per_batch`` are sums over all.
     ``categories`` and ``modules``, equal layers summed, are bytes at the peak; ``phases`` are the most bytes in each phase.
     """
 
@@ -112,11 +117,17 @@ class DeviceSummary:
     growth_unit: str = 'batch'
     modules: dict[str, int] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)
+    growing_places: int = 0
+    growing_bytes: int = 0
+    growing_per_batch: int = 0
 
 
 @dataclass(frozen=True)
 class SnapshotSummary:
-    """The summary of a snapshot. ``devices`` has those with the largest peaks, ``devices_left_out`` counts the rest."""
+    """The summary of a snapshot. ``devices`` has those with the largest peaks, ``devices_left_out`` counts the rest.
+
+    ``whole`` has the largest modules that FSDP left whole, with the bytes of their parameters.
+    """
 
     meta: Meta
     error: str
@@ -125,6 +136,7 @@ class SnapshotSummary:
     devices_left_out: int
     version: int = VERSION
     settings: dict[str, str] = field(default_factory=dict)
+    whole: dict[str, int] = field(default_factory=dict)
 
     @property
     def largest_device(self) -> Optional[DeviceSummary]:
@@ -160,6 +172,7 @@ def summary_of(report: SnapshotReport) -> SnapshotSummary:
             devices=[_device(device, places) for device in devices[:most]],
             devices_left_out=max(len(devices) - most, 0),
             settings={name: _short(report.settings[name]) for name in _SETTINGS if name in report.settings},
+            whole={_short(name): size for name, size in itertools.islice(report.whole.items(), _WHOLE)},
         )
         if len(_as_json(summary).encode()) <= _MOST_BYTES:
             break
@@ -194,9 +207,12 @@ def _device(device: DeviceReport, places: int) -> DeviceSummary:
         largest_hole=None if lost is None else lost.largest_hole,
         steady=device.growth.steady,
         growing=[
-            GrowthSummary(place.per_batch, _at(place), place.at_end[-1])
+            GrowthSummary(place.per_batch, _growing_at(place), place.at_end[-1], _short(place.kept_by))
             for place in device.growth.growing[: min(places, 3)]
         ],
+        growing_places=len(device.growth.growing),
+        growing_bytes=sum(place.at_end[-1] for place in device.growth.growing),
+        growing_per_batch=sum(place.per_batch for place in device.growth.growing),
         rss_peak=device.rss_peak,
         memory=device.memory,
         growth_unit=device.growth.unit,
@@ -224,9 +240,14 @@ def _oom(oom: OutOfMemoryEvent) -> OutOfMemorySummary:
     return OutOfMemorySummary(**{**values, 'asked': _lines(oom.asked)})
 
 
-def _at(place: PlaceShare | GrowingPlace) -> list[str]:
+def _at(place: PlaceShare) -> list[str]:
     lines = _lines([*([] if place.within is None else [place.within]), *place.frames])
-    return lines or ([_short(place.module)] if isinstance(place, PlaceShare) and place.module else [])
+    return lines or ([_short(place.module)] if place.module else [])
+
+
+def _growing_at(place: GrowingPlace) -> list[str]:
+    """The user's line comes first: that is where a leak ends."""
+    return _lines([*place.frames, *([] if place.within is None else [place.within])])
 
 
 def _lines(frames: list[Frame]) -> list[str]:

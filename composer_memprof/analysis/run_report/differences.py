@@ -142,7 +142,7 @@ def _odd_columns(table: RankTable, row: int, totals: np.ndarray) -> list[tuple[i
     if np.count_nonzero(~np.isnan(values)) < 2:
         return []
     middle = _median_of_others(values)
-    distance = np.abs(values - middle)
+    distance = _distance_to_others(values)
     usual = np.nanmedian(np.abs(values - np.nanmedian(values))) * _TO_DEVIATION if len(values) > 2 else 0.0
     share = _SHARES.get(table.kind, _SHARE)
     # A phase is odd if it matters beside the whole batch.
@@ -156,6 +156,19 @@ def _odd_columns(table: RankTable, row: int, totals: np.ndarray) -> list[tuple[i
 def _median_of_others(values: np.ndarray) -> np.ndarray:
     """For each value the median of all others."""
     return np.array([_median(np.delete(values, place)) for place in range(len(values))])
+
+
+def _distance_to_others(values: np.ndarray) -> np.ndarray:
+    """For each value how far it is from the median of all others. Between the middle two of them it is not away at all:
+    of three ranks, one of which is large, the two others are alike.
+    """
+    found = np.full(len(values), np.nan)
+    for place, value in enumerate(values):
+        others = np.sort(np.delete(values, place))  # NaN comes last
+        others = others[: np.count_nonzero(~np.isnan(others))]
+        if len(others):
+            found[place] = abs(value - np.clip(value, others[(len(others) - 1) // 2], others[len(others) // 2]))
+    return found
 
 
 def _median(values: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Optional
 
@@ -55,9 +56,17 @@ class Failure:
         return 'connection' if _CONNECTION.search(self.error) else 'own'
 
 
-def is_timeout(failure: Failure) -> bool:
-    """True if the rank waited in vain for another one."""
-    return failure.origin == 'connection' and _TIMEOUT.search(failure.error) is not None
+def waited(failures: Sequence[Failure]) -> list[Failure]:
+    """The ranks that lost, or waited in vain for, another one."""
+    return [each for each in failures if each.origin == 'connection']
+
+
+def never_came(failures: Sequence[Failure]) -> list[Failure]:
+    """The ranks that were stopped after others had waited for them in vain."""
+    first = next(iter(waited(failures)), None)
+    if first is None or not _TIMEOUT.search(first.error):
+        return []
+    return [each for each in failures if each.origin == 'stopped' and (each.time or '') > (first.time or '')]
 
 
 def failures(summaries: dict[int, tuple[int, SnapshotSummary]], last: Optional[RunAttempt]) -> list[Failure]:

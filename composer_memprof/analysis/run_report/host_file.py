@@ -5,15 +5,23 @@ from __future__ import annotations
 import io
 import json
 import os
-from dataclasses import astuple, dataclass, field
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.analysis.typed_json import FormatError, from_plain, read_json
 from composer_memprof.artifacts.naming.compression import open_for_read
 from composer_memprof.messages import printable
-from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect
-from composer_memprof.recorders.host.trend import Trend
+from composer_memprof.recorders.host.summary import (
+    CHILDREN,
+    HostSample,
+    HostSummary,
+    HostTally,
+    Suspect,
+    training_process,
+)
+from composer_memprof.recorders.host.trend import Series, Trend
 
 #: Of a larger file only the end is read.
 _MOST_BYTES = 32 << 20
@@ -50,8 +58,8 @@ def read_host_file(path: Path) -> HostSummary:
         FormatError: if it is not a recording.
         OSError: if it can't be read.
     """
-    tally = HostTally()
-    last = _Last()
+    tally, last = HostTally(), _Last()
+    process, children = Series(), Series()
     for line in _lines(path):
         try:
             record: Any = json.loads(line)
@@ -61,11 +69,27 @@ def read_host_file(path: Path) -> HostSummary:
             continue
         try:
             if record.get('event') == 'sample':
-                tally.add(from_plain(HostSample, record))
+                sample = from_plain(HostSample, record)
+                tally.add(sample)
+                process.add(sample.batch, sample.rss)
+                children.add(sample.batch, sample.children_rss)
             last = from_plain(_Last, record)
         except FormatError as error:
             raise FormatError(f'{printable(str(path))} is not a recording of HostRSS: {error}') from None
+    if last.suspect is None:  # the recording has no end
+        last = replace(last, growth=process.trend(), suspect=_suspect(process, children, last.charged))
     return tally.summary(last.growth, last.suspect, last.charged)
+
+
+def _suspect(process: Series, children: Series, charged: Mapping[str, int]) -> Optional[Suspect]:
+    """What clearly grows by the samples alone, as of a run that was killed."""
+    name = training_process(charged)
+    growing = [
+        Suspect(name, trend)
+        for name, trend in ((name, process.trend()), (CHILDREN, children.trend()))
+        if trend is not None and trend.clear
+    ]
+    return max(growing, key=lambda suspect: suspect.growth.per_batch, default=None)
 
 
 def _lines(path: Path) -> io.BufferedIOBase | list[bytes]:

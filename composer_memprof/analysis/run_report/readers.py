@@ -14,6 +14,7 @@ from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.host_file import read_host_file, read_host_summary
 from composer_memprof.analysis.typed_json import read_json
 from composer_memprof.recorders.host.summary import HostSummary
+from composer_memprof.recorders.step_times.found_pauses import FoundPauses
 from composer_memprof.vocabulary import MEMORY_CATEGORIES
 
 _MOST_BYTES = 64 << 20
@@ -120,7 +121,11 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class StepTimesFile:
-    """StepTimes' summary."""
+    """StepTimes' summary.
+
+    ``lines`` are those that take most of each phase, with their shares of the phase; ``batches_with`` counts the batches
+    after which an evaluation or a checkpoint came.
+    """
 
     batches: int
     seconds: dict[str, dict[str, float]]
@@ -128,6 +133,9 @@ class StepTimesFile:
     samples_per_second: Optional[float] = None
     tokens_per_second: Optional[float] = None
     loader: Optional[LoaderSettings] = None
+    lines: dict[str, dict[str, float]] = field(default_factory=dict)
+    pauses: FoundPauses = field(default_factory=FoundPauses)
+    batches_with: dict[str, int] = field(default_factory=dict)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

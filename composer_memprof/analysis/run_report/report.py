@@ -11,9 +11,11 @@ from composer_memprof.analysis.memory.pictures.over_time import CategoriesOverTi
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
 from composer_memprof.analysis.memory.summary import SnapshotSummary, summary_of
 from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
-from composer_memprof.analysis.run_report.advice import Advice, advice
+from composer_memprof.analysis.run_report.advice.kinds import Advice
+from composer_memprof.analysis.run_report.advice.of_memory import advice
 from composer_memprof.analysis.run_report.attempts import RunAttempt, run_attempts
-from composer_memprof.analysis.run_report.causes import Cause, causes
+from composer_memprof.analysis.run_report.causes.kinds import Cause
+from composer_memprof.analysis.run_report.causes.ranking import causes
 from composer_memprof.analysis.run_report.comparison import Comparison, compared
 from composer_memprof.analysis.run_report.differences import OddRank, RankTable, odd_ranks, rank_tables
 from composer_memprof.analysis.run_report.failures import Failure, failures
@@ -39,12 +41,14 @@ class LeadSnapshot:
 
     Args:
         rank (int): its rank.
+        label (str): what to call the rank, as in :class:`RunReport`.
         path (Path): the file.
         report (SnapshotReport): on it.
         over_time (CategoriesOverTime, optional): of the device with the largest peak.
     """
 
     rank: int
+    label: str
     path: Path
     report: SnapshotReport
     over_time: Optional[CategoriesOverTime]
@@ -68,6 +72,7 @@ class RunReport:
         status (dict[str, int]): number of files by status.
         unreadable (list[str]): a sentence for each file that could not be read.
         comparison (Comparison, optional): with another run, if one was given.
+        lead_before (LeadSnapshot, optional): of that run.
         trials (Trials, optional): of the run on the simulated GPU, if they were asked for and could be made.
         not_tried (str): why they could not; ``''`` otherwise.
         open_ranks (list[int]): ranks with files that were not closed.
@@ -94,6 +99,7 @@ class RunReport:
     goes_on: bool = False
     attempts: list[RunAttempt] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
+    lead_before: Optional[LeadSnapshot] = None
 
     @property
     def simulated(self) -> str:
@@ -106,20 +112,47 @@ class RunReport:
 def report_on_paths(paths: Sequence[tuple[Path, str]], named: Callable[[str], str] = str) -> RunReport:
     """The report on paths, each with the name that the user gave it.
 
-    Two runs are compared. Folders of different ranks, or of the same processes, are one run.
+    Two runs are compared, or two snapshots of the same rank. Folders and snapshots of different ranks, or of the same
+    processes, are one run.
 
     Raises:
         SnapshotError: if a folder has nothing to report on, or there are more than two runs.
         OSError: if a path can't be read.
     """
     given = [find_files([path], [name]) for path, name in paths]
-    ranks = [rank for files in given for rank in {artifact.entry.rank for artifact in files.artifacts}]
+    ranks = [rank for files in given for rank in _ranks_in(files)]
+    if len(given) == 1:
+        return report_on_run(given[0], named)
     if len(ranks) == len(set(ranks)) or _are_one_run(given):
-        return report_on_run(given[0] if len(given) == 1 else find_files(*zip(*paths)), named)
+        return report_on_run(find_files(*zip(*paths)), named)
     if len(given) > 2:
         raise SnapshotError('report compares two runs; of more than two it can report on one after the other')
     before, after = (report_on_run(files, named) for files in given)
-    return replace(after, comparison=compared(paths[0][1], before.tables, after.tables))
+    if not {*before.ranks} & {*after.ranks} and max(*before.ranks, *after.ranks, 0) < _FIRST_WITHOUT_RANK:
+        return report_on_run(find_files(*zip(*paths)), named)  # snapshots whose content says that they are of two ranks
+    return _compared(paths[0][1], before, after)
+
+
+def compared_paths(before: tuple[Path, str], after: tuple[Path, str]) -> RunReport:
+    """The report on the second path, compared with the first; each with the name that the user gave it.
+
+    Raises:
+        SnapshotError: if a folder has nothing to report on.
+        OSError: if a path can't be read.
+    """
+    first, second = (report_on_run(find_files([path], [name])) for path, name in (before, after))
+    return _compared(before[1], first, second)
+
+
+def _compared(name: str, before: RunReport, after: RunReport) -> RunReport:
+    return replace(after, comparison=compared(name, before.tables, after.tables), lead_before=before.lead)
+
+
+def _ranks_in(files: RunFiles) -> set[Optional[int]]:
+    """The ranks that left files; None for a snapshot whose name has none."""
+    names = [RANK_AND_BATCH.search(path.name) for path in files.bare]
+    bare = {int(name.group(1) or 0) if name is not None else None for name in names}
+    return {artifact.entry.rank for artifact in files.artifacts} | bare
 
 
 def _are_one_run(given: Sequence[RunFiles]) -> bool:
@@ -142,16 +175,17 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         reading.take(artifact)
     snapshots = _snapshot_files(files.artifacts)
     for number, path in enumerate(files.bare):
-        reading.take_bare(number, path, snapshots)
+        reading.take_bare(number, path, snapshots, alone=len(files.bare) == 1 and not files.artifacts)
     tables = rank_tables(reading.figures)
     odd = [each for table in tables for each in odd_ranks(table)]
     attempts = run_attempts(files.folders)
-    failed = failures(reading.summaries, attempts[-1] if attempts else None)
+    last = attempts[-1] if attempts else None
+    failed = failures(reading.summaries, last)
     lead = _lead(failed, reading, snapshots)
     ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
     contents = reading.contents
     summaries = {rank: summary for rank, (_, summary) in reading.summaries.items()}
-    found = causes(summaries, contents)
+    found = causes(summaries, contents, _out_of_memory(lead, failed), ranks, last)
     status: dict[str, int] = {}
     open_ranks = sorted({artifact.entry.rank for artifact in files.artifacts if artifact.entry.status == 'open'})
     folders = {artifact.folder for artifact in files.artifacts}
@@ -169,12 +203,19 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
         lead=lead,
         contents=contents,
         causes=found,
-        advice=advice(lead.report if lead is not None else None, found, contents, ranks),
+        advice=advice(lead.report if lead is not None else None, found, contents, ranks, failed),
         status=status,
         unreadable=list(map(named, reading.unreadable)),
         open_ranks=open_ranks,
         goes_on=bool(open_ranks) and any(goes_on(folder) for folder in folders),
     )
+
+
+def _out_of_memory(lead: Optional[LeadSnapshot], failed: Sequence[Failure]) -> Optional[tuple[int, SnapshotReport]]:
+    """The rank that ran out of memory first, and the report on its snapshot, if there is one."""
+    if lead is None or not any(each.oom is not None and each.rank == lead.rank for each in failed):
+        return None
+    return lead.rank, lead.report
 
 
 class _Reading:
@@ -209,8 +250,10 @@ class _Reading:
         if isinstance(content, SnapshotSummary):
             self.summaries[entry.rank] = (entry.batch, content)
 
-    def take_bare(self, number: int, path: Path, snapshots: dict[int, list[tuple[int, Path]]]) -> None:
-        """Read a snapshot that no manifest lists. One that does not say its rank is not compared with others."""
+    def take_bare(
+        self, number: int, path: Path, snapshots: dict[int, list[tuple[int, Path]]], *, alone: bool = False
+    ) -> None:
+        """Read a snapshot that no manifest lists. One that does not say its rank is not compared with other ranks."""
         try:
             summary = summary_of(report_on(load_snapshot(path, limit_memory=True)))
         except (SnapshotError, OSError) as error:
@@ -222,7 +265,7 @@ class _Reading:
         key = _FIRST_WITHOUT_RANK + number if rank is None else rank
         self.labels[key] = path.name if rank is None else f'rank {rank}'
         snapshots.setdefault(key, []).append((batch, path))
-        figures = KINDS[_SUMMARY].figures(summary, key, batch) if rank is not None else None
+        figures = KINDS[_SUMMARY].figures(summary, key, batch) if rank is not None or alone else None
         if figures is not None:
             self.figures.append(figures)
         self.summaries[key] = (batch, summary)
@@ -254,20 +297,22 @@ def _lead(
     wanted = [*(each.rank for each in failures), *by_peak]
     for rank in dict.fromkeys([*wanted, *sorted(snapshots)]):
         batch = reading.summaries[rank][0] if rank in reading.summaries else None
-        # The file of the chosen summary's batch, else the newest.
-        for _, path in sorted(snapshots.get(rank, []), key=lambda found: (found[0] != batch, -found[0])):
+        # The file of the chosen summary's batch, else the newest; of two files of a batch the later one, of the failure.
+        files = [(of == batch, of, number, path) for number, (of, path) in enumerate(snapshots.get(rank, []))]
+        for *_, path in sorted(files, reverse=True):
             try:
-                return _lead_of(rank, path, load_snapshot(path, limit_memory=True))
+                label = reading.labels.get(rank, f'rank {rank}')
+                return _lead_of(rank, label, path, load_snapshot(path, limit_memory=True))
             except (SnapshotError, OSError) as error:
                 reading.unreadable.append(str(error))
     return None
 
 
-def _lead_of(rank: int, path: Path, snapshot: Snapshot) -> LeadSnapshot:
+def _lead_of(rank: int, label: str, path: Path, snapshot: Snapshot) -> LeadSnapshot:
     report = report_on(snapshot)
     over_time = None
     if report.largest_device is not None:
         device = report.largest_device.device
         history = next(history for history in snapshot.devices if history.device == device)
         over_time = categories_over_time(snapshot, history, _SPANS)
-    return LeadSnapshot(rank, path, report, over_time)
+    return LeadSnapshot(rank, label, path, report, over_time)

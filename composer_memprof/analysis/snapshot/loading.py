@@ -116,6 +116,12 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         known_before=notes.known_before,
         max_entries=notes.max_entries,
         memory=notes.memory,
+        keepers=notes.keepers,
+        sources=notes.sources,
+        precision=notes.precision,
+        evaluation_graph=notes.evaluation_graph,
+        whole=notes.whole,
+        beside=notes.beside,
         settings=_settings(snapshot.get('allocator_settings')),
         annotations=annotations if len(annotations) else None,
     )

@@ -252,6 +252,12 @@ class Snapshot:
         memory (list[int]): bytes of memory that each device has, by its index; empty if it is not known.
         settings (dict[str, str]): the allocator's settings, as torch noted them; empty without a caching allocator.
         annotations (Annotations, optional): None if the snapshot has none.
+        keepers (dict[int, str]): what keeps some blocks that batches have left, in words, by address.
+        sources (dict[str, str]): the text of lines that allocate, by ``file:line``.
+        precision (str): in which the training computes, such as ``'amp_bf16'``; ``''`` if that is not known.
+        evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
+        whole (dict[str, int]): bytes of parameters that FSDP left whole, by module, largest first.
+        beside (dict[str, int]): bytes of tensors from before that are no part of the model, by what keeps them, largest first.
     """
 
     devices: list[DeviceHistory]
@@ -270,3 +276,9 @@ class Snapshot:
     memory: list[int] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     annotations: Optional[Annotations] = None
+    keepers: dict[int, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    precision: str = ''
+    evaluation_graph: Optional[str] = None
+    whole: dict[str, int] = field(default_factory=dict)
+    beside: dict[str, int] = field(default_factory=dict)

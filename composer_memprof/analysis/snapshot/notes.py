@@ -60,6 +60,12 @@ class Notes:
     known_before: Optional[int]
     max_entries: Optional[int]
     memory: list[int]
+    keepers: dict[int, str]
+    sources: dict[str, str]
+    precision: str
+    evaluation_graph: Optional[str]
+    whole: dict[str, int]
+    beside: dict[str, int]
 
 
 def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
@@ -97,6 +103,12 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
         known_before=part(lambda notes: _whole_or_none(notes, 'known_before')),
         max_entries=part(lambda notes: _whole_or_none(notes, 'max_entries')),
         memory=part(_memory),
+        keepers=part(_keepers),
+        sources=part(_sources),
+        whole=part(lambda notes: _sizes_by_name(notes, 'whole')),
+        beside=part(lambda notes: _sizes_by_name(notes, 'beside')),
+        precision=part(lambda notes: text(notes, 'precision')),
+        evaluation_graph=part(lambda notes: text(notes, 'evaluation_graph') if 'evaluation_graph' in notes else None),
     )
 
 
@@ -162,6 +174,24 @@ def _memory(notes: dict[str, Any]) -> list[int]:
     if type(found) is not list:
         raise SnapshotError(f'its memory must be a list, not {shown(found)}')
     return sizes(found, 'memory').tolist()
+
+
+def _keepers(notes: dict[str, Any]) -> dict[int, str]:
+    rows = rows_of(notes.get('keepers'), 'keepers', 2)
+    addresses = whole_numbers([row[0] for row in rows], 'keepers')
+    return dict(zip(addresses.tolist(), texts((row[1] for row in rows), 'keepers')))
+
+
+def _sources(notes: dict[str, Any]) -> dict[str, str]:
+    rows = rows_of(notes.get('sources'), 'sources', 3)
+    lines = whole_numbers([row[1] for row in rows], 'line').tolist()
+    files, found = (texts((row[column] for row in rows), 'sources') for column in (0, 2))
+    return {f'{file}:{line}': text for file, line, text in zip(files, lines, found)}
+
+
+def _sizes_by_name(notes: dict[str, Any], key: str) -> dict[str, int]:
+    rows = rows_of(notes.get(key), key, 2)
+    return dict(zip(texts((row[0] for row in rows), key), sizes([row[1] for row in rows], key).tolist()))
 
 
 def _whole_or_none(values: dict[str, Any], key: str) -> Optional[int]:

@@ -219,6 +219,10 @@ class MemorySnapshot(StagePhasedCallback):
         elif self._standby.active:
             self._standby.mark(phase, state, state.timestamp.batch.value)
 
+    def batch_end(self, state: State, logger: Logger) -> None:
+        super().batch_end(state, logger)
+        self._phase_begins(BETWEEN['train'], state)  # what other callbacks allocate now is not the optimizer's
+
     def _batch(self, state: State) -> int:
         """The batch of the window's stage: during an evaluation or prediction the training's stands still."""
         return state.timestamp.batch.value if self._stage == 'train' else self._windows.count(self._stage)
@@ -281,6 +285,9 @@ class MemorySnapshot(StagePhasedCallback):
         if self.kineto is not None and self._standby.active and time.monotonic() - self._standby_since > _STANDBY_S:
             self.yield_resources()
         super()._before_batch(stage, state)
+        self._stand_by(state)
+
+    def _stand_by(self, state: State) -> None:
         wanted = self._fitting and not self._standby.active and self._life is not DISABLED
         if wanted and exclusive.claim_if_free(self, self._standby, state):
             self._standby_since = time.monotonic()
@@ -290,6 +297,8 @@ class MemorySnapshot(StagePhasedCallback):
         super()._after_batch(stage, state)
         if self._standby.active and self._must_yield(state):
             self.yield_resources()
+        elif self.uses_standby and self.kineto is None:
+            self._stand_by(state)  # an evaluation or a checkpoint may come before the next batch
 
     def yield_resources(self) -> bool:
         if not self.uses_standby or not self._standby.active:

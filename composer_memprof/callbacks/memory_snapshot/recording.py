@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Optional
@@ -12,22 +13,27 @@ import torch
 from composer.core import State
 from composer.utils import dist
 
+from composer_memprof.messages import errors_logged
 from composer_memprof.recorders import kineto
-from composer_memprof.recorders.allocations import allocator_history, cpu_allocations, out_of_memory
+from composer_memprof.recorders.allocations import allocator_history, cpu_allocations, keepers, out_of_memory
 from composer_memprof.recorders.allocations import annotations as snapshot_annotations
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.annotations import Annotations
+from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
+from composer_memprof.recorders.allocations.left_blocks import left_by_batches
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
+from composer_memprof.recorders.allocations.source_lines import source_lines
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.modules.names import named_modules
+from composer_memprof.recorders.modules.whole_parameters import whole_modules
 from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.vocabulary import FORWARDS
 
 #: The modules of ``torch_private`` that a recording needs.
-GPU_NEEDS = (*allocator_history.NEEDS, *out_of_memory.NEEDS, *snapshot_annotations.NEEDS)
-CPU_NEEDS = (*kineto.NEEDS, *kineto.EVENT_TREE_NEEDS, *cpu_allocations.NEEDS)
+GPU_NEEDS = (*allocator_history.NEEDS, *out_of_memory.NEEDS, *snapshot_annotations.NEEDS, *keepers.NEEDS)
+CPU_NEEDS = (*kineto.NEEDS, *kineto.EVENT_TREE_NEEDS, *cpu_allocations.NEEDS, *keepers.NEEDS)
 #: Makes the snapshot; may be called in a forked child.
 Make = Callable[[], dict[str, Any]]
 
@@ -108,6 +114,8 @@ class SnapshotRecording:
     def take(self, state: State, failure: Optional[Failure] = None) -> Make:
         """A snapshot of a GPU's history so far; the recording continues."""
         assert isinstance(self.source, AllocatorHistory), 'the profiler must be stopped first'
+        if failure is not None:
+            self._annotations.see_failed_allocation()
         return self._annotated(self.source.take, allocator_history.notes_of_devices(), state, failure)
 
     def cancel(self) -> None:
@@ -145,8 +153,11 @@ class SnapshotRecording:
             tensors=annotations.tensors,
             modules=annotations.modules,
             max_entries=self._max_entries,
+            precision=state.precision.value,
+            evaluation_graph=annotations.evaluation_graph,
+            whole=list(whole_modules(state.model).items()) or None,
         )
-        return functools.partial(_make_with_notes, make, notes.with_failure(failure))
+        return functools.partial(_make_with_notes, make, notes.with_failure(failure), os.getpid())
 
 
 def _tensors_held(state: State) -> Iterator[torch.Tensor]:
@@ -156,5 +167,17 @@ def _tensors_held(state: State) -> Iterator[torch.Tensor]:
     yield from tensors_in((state.batch, state.outputs, state.loss))
 
 
-def _make_with_notes(make: Make, notes: SnapshotNotes) -> dict[str, Any]:
-    return with_notes(make(), notes)
+def _make_with_notes(make: Make, notes: SnapshotNotes, training: int) -> dict[str, Any]:
+    """Make the snapshot; in a forked child, find what only a look at it and at all objects shows.
+
+    In the training's own process such a look would take long, and hold objects that other threads of torch free.
+    """
+    snapshot = make()
+    if os.getpid() == training:
+        return with_notes(snapshot, notes)
+    with errors_logged('what keeps the largest blocks was not found'):
+        known = {address for _, address, *_ in notes.tensors or ()}
+        kept = keepers.keepers_of(left_by_batches(snapshot, notes.phases or (), known))
+        beside = kept_beside_model(blocks_beside_model(snapshot, known), known)
+        notes = replace(notes, keepers=sorted(kept.items()), sources=source_lines(snapshot), beside=beside)
+    return with_notes(snapshot, notes)

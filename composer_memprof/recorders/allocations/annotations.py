@@ -12,7 +12,7 @@ import collections
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -30,6 +30,8 @@ from composer_memprof.recorders.torch_private.tensors import is_modified_view
 from composer_memprof.signals import holds_signals
 from composer_memprof.vocabulary import (
     BUFFER,
+    EVAL,
+    EVAL_FORWARD,
     GRADIENT,
     INPUT,
     OPTIMIZER_STATE,
@@ -60,8 +62,12 @@ class Annotations:
         self._phases, self._tensors, self._modules, self._rss = (_newest_rows() for _ in range(4))
         self._hooks: list[Any] = []
         self._token = object()
+        self._in_evaluation = False
         # The module that the backward pass is in, then the modules whose forward runs, innermost last.
         self._running: list[str] = ['']
+        #: The first module of an evaluation whose output can be backpropagated, so that its activations are kept; ``''`` if it
+        #: is not known which, None if there is none so far.
+        self.evaluation_graph: Optional[str] = None
 
     @property
     def phases(self) -> list[_Row]:
@@ -86,9 +92,15 @@ class Annotations:
     def mark(self, phase: str, batch: int) -> None:
         """``phase`` of ``batch`` starts now."""
         self._phases.append([_now_us(), batch, phase])
+        self._in_evaluation = phase in (EVAL, EVAL_FORWARD)
         if self._hooks:
             self._running = ['']
             self._mark_module('')
+
+    def see_failed_allocation(self) -> None:
+        """An allocation fails on this thread: note whether an evaluation records a graph there."""
+        if self._in_evaluation and self.evaluation_graph is None and torch.is_grad_enabled():
+            self.evaluation_graph = ''
 
     def see_model(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
         """Note the present addresses of parameters, buffers, gradients and optimizer state."""
@@ -141,6 +153,8 @@ class Annotations:
                 if not tensor.requires_grad or is_modified_view(tensor):
                     continue
                 node: Any = tensor.grad_fn  # torch's stub declares ``metadata`` as a method
+                if self._in_evaluation and self.evaluation_graph is None and node is not None:
+                    self.evaluation_graph = name
                 if node is not None and node.metadata.get(_HOOKED_BY) is not self._token:
                     node.metadata[_HOOKED_BY] = self._token
                     node.register_prehook(Hook(_enter_backward, weakref.ref(self), name))

@@ -65,6 +65,12 @@ class SnapshotNotes:
         known_before (int, optional): bytes of the blocks that were allocated before the recording and that it knows of.
         max_entries (int, optional): the most events of a device that it keeps.
         memory (Sequence, optional): bytes of memory that each device has, by its index.
+        keepers (Sequence, optional): rows of (address, what keeps that block, in words), of blocks that batches left.
+        sources (Sequence, optional): rows of (file, line, its text), of lines that allocate.
+        whole (Sequence, optional): rows of (module, bytes), of parameters that FSDP left whole.
+        beside (Sequence, optional): rows of (what keeps them, bytes), of tensors from before that are no part of the model.
+        precision (str, optional): in which the training computes, such as ``amp_bf16``.
+        evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
         error (str, optional): the error that ended the training.
         oom (OutOfMemory, optional): the allocation that failed.
         version (int): of this format.
@@ -82,6 +88,12 @@ class SnapshotNotes:
     known_before: Optional[int] = None
     max_entries: Optional[int] = None
     memory: Optional[Sequence[int]] = None
+    keepers: Optional[Sequence[Sequence[Any]]] = None
+    sources: Optional[Sequence[Sequence[Any]]] = None
+    whole: Optional[Sequence[Sequence[Any]]] = None
+    beside: Optional[Sequence[Sequence[Any]]] = None
+    precision: Optional[str] = None
+    evaluation_graph: Optional[str] = None
     error: Optional[str] = None
     oom: Optional[OutOfMemory] = None
     version: int = VERSION

@@ -20,7 +20,7 @@ from composer_memprof.cgroup import Cgroup, CgroupMemory
 from composer_memprof.recorders.host.children import Children, GrowingProcess
 from composer_memprof.recorders.host.processes import ProcessReader, machine_memory, process_details
 from composer_memprof.recorders.host.sampler import Sampler
-from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect
+from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect, training_process
 from composer_memprof.recorders.host.trend import Series, Trend
 from composer_memprof.vocabulary import BETWEEN_BATCHES, START
 
@@ -137,13 +137,8 @@ class HostMemoryRecorder:
         growing = self._children.growing()
         trend = self.trend()
         if trend is not None and trend.clear:
-            growing.insert(0, GrowingProcess(f'the training process, most of it in {self._phase_grown_most()}', trend))
+            growing.insert(0, GrowingProcess(training_process(dict(self._charged)), trend))
         return max(growing, key=lambda process: process.trend.per_batch, default=None)
-
-    def _phase_grown_most(self) -> str:
-        charged = dict(self._charged)
-        charged.pop(START, None)
-        return f'phase {max(charged, key=lambda phase: charged[phase])!r}' if charged else 'no marked phase'
 
     # -- sampling -----------------------------------------------------------------------------------------------
 
@@ -173,7 +168,7 @@ class HostMemoryRecorder:
             taken = time.monotonic() - now
             self._details_due = now + max(_DETAILS_EVERY_S, taken / _DETAILS_SHARE)
         self.latest = sample
-        record = self._record('sample', **sample, children=children, charged=dict(self._charged))
+        record = self._record('sample', **sample, children=children, charged=self._charged_so_far(usage.rss))
         self._tally.add(
             HostSample(
                 time=record['time'],
@@ -185,6 +180,12 @@ class HostMemoryRecorder:
                 cgroup_limit=sample.get('cgroup_limit'),
             )
         )
+
+    def _charged_so_far(self, rss: int) -> dict[str, int]:
+        """With what the phase that runs took: a process that is killed in it comes to no mark."""
+        charged = dict(self._charged)
+        phase, taken = self._phase, rss - self._last_rss
+        return {**charged, phase: charged.get(phase, 0) + taken} if taken else charged
 
     def _record(self, event: str, **values: Any) -> dict[str, Any]:
         """Write a record with the time, batch and phase, and return it."""

@@ -1,4 +1,4 @@
-"""Calls a function at a fixed interval on a thread of its own: the one sampling thread that recorders use.
+"""Calls a function at an interval on a thread of its own: the one sampling thread that recorders use.
 
 >>> samples = []
 >>> sampler = Sampler('example', interval=0.01, sample=lambda: samples.append(1))
@@ -9,9 +9,22 @@ True
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Optional
+
+#: Its multiples, modulo 1, fill the range from 0 to 1 evenly. Source: Knuth, The Art of Computer Programming 3, 6.4.
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+
+def uneven_intervals(mean: float) -> Iterator[float]:
+    """Seconds from half of ``mean`` to one and a half of it, for ever.
+
+    Samples at a fixed interval see the same moment of each batch where batches take as long as the interval.
+    """
+    for count in itertools.count(1):
+        yield mean * (0.5 + count * _GOLDEN_RATIO % 1)
 
 
 class Sampler:
@@ -23,11 +36,12 @@ class Sampler:
         name (str): of the thread.
         interval (float): seconds between the end of one call and the start of the next.
         sample (Callable): called without arguments on the sampling thread.
+        uneven (bool): vary the interval, as :func:`uneven_intervals`.
     """
 
-    def __init__(self, name: str, interval: float, sample: Callable[[], object]) -> None:
+    def __init__(self, name: str, interval: float, sample: Callable[[], object], uneven: bool = False) -> None:
         self._name = name
-        self._interval = interval
+        self._intervals = uneven_intervals(interval) if uneven else itertools.repeat(interval)
         self._sample = sample
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
@@ -60,7 +74,9 @@ class Sampler:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval):
+        for interval in self._intervals:
+            if self._stop.wait(interval):
+                return
             try:
                 self._sample()
             except Exception as error:

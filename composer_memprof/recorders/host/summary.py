@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from composer_memprof.recorders.host.trend import Trend
+from composer_memprof.vocabulary import START
 
 #: Raised when a key changes its meaning.
 VERSION = 1
 #: Most samples of a summary.
 MOST_SAMPLES = 100
+#: The processes below the training process, for people.
+CHILDREN = 'its child processes'
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,17 @@ class Suspect:
 
     name: str
     growth: Trend
+
+
+def main_phase(charged: Mapping[str, int]) -> str:
+    """The phase that grew most, of bytes by phase; ``''`` if none did."""
+    return max((phase for phase in charged if phase != START), key=lambda phase: charged[phase], default='')
+
+
+def training_process(charged: Mapping[str, int]) -> str:
+    """The process without its children, for people, with the phase of ``charged`` (bytes by phase) that grew most."""
+    phase = main_phase(charged)
+    return f'the training process, most of it in phase {phase!r}' if phase else 'the training process'
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,12 @@ class StepTimesRecorder:
         """``cuda`` or ``host``."""
         return self._timer.name
 
+    @property
+    def phase(self) -> str:
+        """The phase that the training is in. Another thread may ask."""
+        marks = self._marks
+        return marks[-1][0] if marks else REST
+
     def mark(self, phase: str) -> None:
         """``phase`` starts now. Outside of batches only requests for data are kept."""
         if self._batch is None:

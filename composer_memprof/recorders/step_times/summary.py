@@ -21,6 +21,8 @@ _KEPT = 65_536
 _RECENT = 512
 _PERCENTILES = (50, 90, 99)
 _SLOWEST = 10
+#: An evaluation or a checkpoint that takes less of a batch did not come: its events do each time.
+_PART_OF_BATCH = 0.1
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class StepTimesSummary:
         samples_per_second (float, optional): of this rank.
         tokens_per_second (float, optional): of this rank.
         slowest (list[SlowBatch]): at most 10, the slowest first.
+        batches_with (dict): how many batches an evaluation came after, and how many a checkpoint.
         version (int): of this format.
     """
 
@@ -101,6 +104,7 @@ class StepTimesSummary:
     samples_per_second: Optional[float]
     tokens_per_second: Optional[float]
     slowest: list[SlowBatch]
+    batches_with: dict[str, int]
     version: int = 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -116,6 +120,7 @@ class StepTimesTally:
         self._sums = dict.fromkeys(COLUMNS, 0.0)
         self._newest: np.ndarray = np.zeros((_RECENT, len(COLUMNS)))  # a ring that grows up to ``_KEPT`` rows
         self._slowest: list[tuple[float, int, tuple[float, ...]]] = []
+        self._batches_with = {EVAL: 0, CHECKPOINT: 0}
         self._samples: Optional[int] = 0
         self._tokens: Optional[int] = 0
 
@@ -128,6 +133,8 @@ class StepTimesTally:
         self.batches += 1
         for name, value in values.items():
             self._sums[name] += value
+        for name in self._batches_with:
+            self._batches_with[name] += values[name] > _PART_OF_BATCH * times.total
         heapq.heappush(self._slowest, (times.total, times.batch, row))
         if len(self._slowest) > _SLOWEST:
             heapq.heappop(self._slowest)
@@ -171,6 +178,7 @@ class StepTimesTally:
             samples_per_second=self._rate(self._samples),
             tokens_per_second=self._rate(self._tokens),
             slowest=[_slow_batch(*slow, medians) for slow in sorted(self._slowest, reverse=True)],
+            batches_with=dict(self._batches_with),
         )
 
     def _share(self, name: str) -> float:

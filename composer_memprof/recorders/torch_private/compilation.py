@@ -13,6 +13,8 @@ _compiled_call = private_attribute('torch.nn.Module._compiled_call_impl', module
 _eval_frame = private('torch._dynamo.eval_frame', module=__name__)
 private('torch._dynamo.eval_frame._stance.stance', module=__name__)
 private('torch._dynamo.eval_frame.cached_backends', module=__name__)
+#: What torch.compile has compiled, the newest 64 functions.
+compilations = private('torch._dynamo.utils.get_compilation_metrics', module=__name__)
 
 
 def is_compiled_wrapper(module: Any) -> bool:

@@ -19,7 +19,6 @@ for _attribute in (*_BEFORE, *_AFTER):
 #: ``(module)``: its own parameters by name, in the table that FSDP2 writes to.
 parameters_of = private_attribute('torch.nn.Module._parameters', module=__name__, owner=nn.Module)
 
-
 _BACKWARD = ('_backward_pre_hooks', '_backward_hooks')
 for _attribute in _BACKWARD:
     private_attribute(f'torch.nn.Module.{_attribute}', module=__name__, owner=nn.Module)

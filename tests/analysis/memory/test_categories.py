@@ -38,7 +38,7 @@ def category_of(content: Any) -> tuple[str, str]:
         (11, 22, 'activation', 'allocated in forward, freed in a later phase'),
         (11, 12, 'temporary', 'same phase'),
         (11, 51, 'activation', 'allocated in forward, freed in a later phase'),
-        (11, None, 'unknown', 'kept after its batch'),
+        (11, None, 'kept_after_batch', 'kept after its batch'),
         (51, None, 'activation', 'in forward of the last batch, not freed'),
         (21, 22, 'temporary', 'same phase'),
         (21, 45, 'gradient', 'allocated in backward'),
@@ -46,7 +46,7 @@ def category_of(content: Any) -> tuple[str, str]:
         (31, 32, 'temporary', 'same phase'),
         (31, None, 'optimizer_state', 'by the optimizer, not freed'),
         (31, 51, 'temporary', 'by the optimizer, freed in a later phase'),
-        (41, None, 'unknown', 'no rule'),
+        (41, None, 'kept_after_batch', 'between the phases'),
     ],
 )
 def test_phases_tell_a_category(born: int, died: int | None, category: str, rule: str) -> None:

@@ -7,7 +7,9 @@ from typing import Any, Optional
 
 import pytest
 
-from composer_memprof.analysis.run_report.causes import leak_cost
+from composer_memprof.analysis.run_report.causes.host_memory import host_full
+from composer_memprof.analysis.run_report.causes.kinds import leak_cost
+from composer_memprof.recorders.host.summary import HostSeries, HostSummary
 from composer_memprof.report.text.sentences.run_verdict_json import report_dict
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.run_reports import reported, said
@@ -104,27 +106,6 @@ def test_what_never_fills_the_memory_is_no_leak(per_batch: int, memory: int, mat
     assert (leak_cost(per_batch, memory) > 0) == matters
 
 
-@pytest.mark.parametrize(
-    ('blocks', 'line', 'named'), [(1, 'gpt.py:88 loss', 'the logits'), (1, 'x.py:1 f', 'a few large'), (9, '', '')]
-)
-def test_a_few_tensors_that_took_most_of_the_memory_come_before_checkpointing(
-    blocks: int, line: str, named: str
-) -> None:
-    keys = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message', 'events', 'batch')
-    oom = {**dict.fromkeys(keys), 'phase': 'forward', 'asked': [line]}
-    summary = snapshot_summary(0, error='OutOfMemoryError', oom=oom)
-    places = [{'bytes': 90 * MIB, 'blocks': blocks, 'category': 'activation', 'at': [line]}]
-    summary['devices'][0] |= {'holders': places, 'peak': {**summary['devices'][0]['peak'], 'bytes': 120 * MIB}}
-    report = reported(with_snapshot(summary))
-    if not named:
-        assert report.causes == []
-        return
-    assert said(report)[0].startswith(f'Memory ran out because of {named}')
-    assert said(report)[0].endswith(f'1 tensor took 90.0 MiB (75 % of the peak): 90.0 MiB by {line}.')
-    assert report.advice[0].what.startswith('Use a smaller device_train_microbatch_size')
-    assert report.advice[0].frees == 45 * MIB
-
-
 def test_forged_figures_are_no_causes() -> None:
     keys = ('device', 'requested', 'allocated', 'reserved', 'free', 'total', 'message', 'events', 'batch')
     summary = leaking(0, 0, error='x', oom={**dict.fromkeys(keys), 'phase': '', 'asked': []})
@@ -133,3 +114,17 @@ def test_forged_figures_are_no_causes() -> None:
     times = step_times(0.5)
     write_files(folder, 0, {'step_times.summary': ('s.json', {**times, 'batches': 10**400})})
     assert reported(folder).causes == []
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'is_full'), [([500, 600, 700, 800], True), ([500, 500, 800, 800], False), ([950], True)]
+)
+def test_a_host_that_is_full_between_two_samples_killed_the_rank_too(sizes: list[int], is_full: bool) -> None:
+    series = HostSeries(
+        seconds=[0.5 * number for number in range(len(sizes))],
+        rss=sizes,
+        children_rss=[0 for _ in sizes],
+        cgroup_usage=list(sizes),
+    )
+    summary = HostSummary(len(sizes), series, rss_peak=max(sizes), usage_peak=max(sizes), limit=1000)
+    assert bool(list(host_full({0: summary}, [0]))) is is_full

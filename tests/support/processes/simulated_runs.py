@@ -60,12 +60,12 @@ def run_on_a_server(
     )
 
 
-def run_rank(script: str, count: int = 8, rank: int = 0, **variables: str) -> str:
+def run_rank(script: str, count: int = 8, rank: int = 0, gpu: str = 'a100-80gb', **variables: str) -> str:
     """What a script prints that stands for one rank."""
     place = ranks.environment(count, rank)
     # a port that nobody can listen on
     base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
-    environment = simulated_gpu('a100-80gb', devices=int(place['LOCAL_WORLD_SIZE']), base=base)
+    environment = simulated_gpu(gpu, devices=int(place['LOCAL_WORLD_SIZE']), base=base)
     ran = run_on_a_server(script, environment=environment)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
     return ran.stdout

@@ -121,21 +121,15 @@ def _has_many_purposes(frame: Frame) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
     """True if the path is of the user's code."""
-    return (
-        filename.endswith('.py')
-        and not _is_standard_library(filename)
-        and not is_installed(filename)
-        and not is_generated(filename)
-        and not _is_framework(filename)
-    )
+    return is_of_model(filename) and not is_installed(filename)
 
 
 @functools.lru_cache(maxsize=4096)
 def is_of_model(filename: str) -> bool:
     """True if the path is of the user's code, or of an installed package that may have a model."""
-    return is_own(filename) or (
+    return (
         filename.endswith('.py')
-        and is_installed(filename)
+        and not _is_standard_library(filename)
         and not is_generated(filename)
         and not _is_framework(filename)
     )

@@ -9,12 +9,14 @@ import numpy as np
 from composer_memprof.analysis.memory.blocks import library_stacks, stack_kinds
 from composer_memprof.analysis.memory.blocks.stack_times import backward_has_no_stacks
 from composer_memprof.analysis.snapshot.model import ALLOC, Annotations, DeviceHistory, Phases, Snapshot
-from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, DATALOADER, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import BACKWARD, BETWEEN_BATCHES, DATALOADER, EVAL, FORWARD, OPTIMIZER, PREDICT
 
 #: The phase of an event in torch's own annotations, by the beginning of their name.
 _STEP = 'Optimizer.step#'
 _ZERO_GRAD = 'zero_grad'
 _BY_ANNOTATION = {_STEP: OPTIMIZER, 'Optimizer.zero_grad#': _ZERO_GRAD, 'enumerate(DataLoader)#': DATALOADER}
+#: The phases in which a recording that did not fail ends.
+_AT_END = (OPTIMIZER, EVAL, PREDICT)
 _BY_KIND = {
     stack_kinds.FORWARD: FORWARD,
     stack_kinds.BACKWARD: BACKWARD,
@@ -127,7 +129,8 @@ def batch_ends(history: DeviceHistory, phases: Phases, *, failed: bool) -> list[
     begins = np.flatnonzero(np.diff(phases.batch, prepend=phases.batch[0] - 1))
     counts = np.searchsorted(history.time_us, phases.time_us[begins], side='left')
     ends = [(int(phases.batch[row]), int(count)) for row, count in zip(begins[:-1], counts[1:])]
-    last = phases.names[int(phases.name[-1])]
-    if last == BETWEEN_BATCHES or (last == OPTIMIZER and not failed):
+    # What runs between two batches may have the number of the next one, which then has not begun.
+    of_last = [phases.names[name] for name in phases.name[begins[-1] :].tolist()]
+    if (of_last[-1] == BETWEEN_BATCHES and {FORWARD, BACKWARD} & {*of_last}) or (not failed and of_last[-1] in _AT_END):
         ends.append((int(phases.batch[-1]), len(history.action)))
     return [end for end in ends if end[1] > 0]

@@ -14,7 +14,7 @@ from composer_memprof.analysis.memory.categories.autocast_copies import copies_o
 from composer_memprof.analysis.memory.categories.gradient_sizes import GradientSizes, match_gradient_sizes
 from composer_memprof.analysis.memory.categories.tensors_in_blocks import tensors_in_blocks
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
-from composer_memprof.vocabulary import TENSOR_CATEGORIES
+from composer_memprof.vocabulary import PARAMETER, TENSOR_CATEGORIES, UNSHARDED_PARAMETER
 
 #: Bytes of cuBLAS' workspace in torch, but for GPUs whose workspace is a power of two, as other blocks are.
 _WORKSPACE_BYTES = (8_519_680,)
@@ -92,6 +92,27 @@ class BlockFacts:
             return self._nothing
         batch = self._snapshot.phases.batch
         return batch[np.maximum(self._phase_rows[0], 0)] == batch[-1]
+
+    @cached_property
+    def is_of_failed_backward(self) -> np.ndarray:
+        """Allocated in the phase in which the training failed, not freed, and of no parameter's size."""
+        snapshot = self._snapshot
+        failed = bool(snapshot.error) or snapshot.oom is not None
+        of_parameters = [TENSOR_CATEGORIES.index(category) for category in (PARAMETER, UNSHARDED_PARAMETER)]
+        sizes = snapshot.tensors.size[np.isin(snapshot.tensors.category, of_parameters)]
+        if self._phase_rows is None or not failed or not len(sizes):
+            return self._nothing
+        in_last = self._phase_rows[0] == len(snapshot.phases) - 1
+        return in_last & ~self.freed & ~np.isin(self._blocks.requested, sizes)
+
+    @cached_property
+    def outlived_its_batch(self) -> np.ndarray:
+        """Allocated in a batch, and freed in a later one or not at all."""
+        if self._phase_rows is None:
+            return self._nothing
+        batch = self._snapshot.phases.batch
+        allocated, freed = self._phase_rows
+        return (allocated >= 0) & (batch[np.maximum(allocated, 0)] < batch[freed])  # the last row is the end
 
     # -- stacks
 

@@ -25,6 +25,7 @@ from composer_memprof.vocabulary import (
     FORWARDS,
     GRADIENT,
     INPUT,
+    KEPT,
     OPTIMIZER,
     OPTIMIZER_STATE,
     PARAMETER,
@@ -122,7 +123,12 @@ RULES_IN_ORDER = (
         'allocated in forward of the last batch, not freed',
         lambda of: of.allocated_in(*FORWARDS) & of.allocated_in_last_batch,
     ),
-    _Rule(UNKNOWN, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(*FORWARDS)),
+    _Rule(KEPT, 'allocated in forward, kept after its batch', lambda of: of.allocated_in(*FORWARDS)),
+    _Rule(
+        TEMPORARY,
+        "allocated in the backward that failed, of no parameter's size",
+        lambda of: of.allocated_in(BACKWARD) & of.is_of_failed_backward,
+    ),
     _Rule(GRADIENT, 'allocated in backward, kept after it', lambda of: of.allocated_in(BACKWARD)),
     _Rule(OPTIMIZER_STATE, 'allocated by the optimizer, not freed', lambda of: of.allocated_in(OPTIMIZER) & ~of.freed),
     _Rule(TEMPORARY, 'allocated by the optimizer, freed in a later phase', lambda of: of.allocated_in(OPTIMIZER)),
@@ -215,6 +221,7 @@ RULES_IN_ORDER = (
         lambda of: of.by_gradient_sizes.other,
     ),
     # The rest.
+    _Rule(KEPT, 'allocated between the phases, kept after its batch', lambda of: of.outlived_its_batch),
     _Rule(UNKNOWN, 'allocated before the recording began', lambda of: of.allocated_before),
 )
 #: The code of a block that no rule decided.

@@ -22,6 +22,7 @@ class PlaceShare:
     Args:
         bytes (int): sum of the blocks' sizes; see :class:`Lifetimes` for the size of a block.
         blocks (int): number of blocks.
+        largest (int): bytes of the largest block.
         category (str): their category.
         rule (str): the reason for it.
         before (bool): True if they were allocated before the recording began.
@@ -33,6 +34,7 @@ class PlaceShare:
 
     bytes: int
     blocks: int
+    largest: int
     category: str
     rule: str
     before: bool
@@ -40,6 +42,11 @@ class PlaceShare:
     folded: int
     within: Optional[Frame] = None
     module: str = ''
+
+    @property
+    def large(self) -> int:
+        """The blocks that are as large as the largest, where few of that size have all of the bytes."""
+        return max(round(self.bytes / max(self.largest, 1)), 1)
 
 
 @dataclass(frozen=True)
@@ -109,13 +116,14 @@ class Attribution:
         where = self.place[chosen].astype(np.int64) * len(self.modules) + module
         key = ((where * 2 + before) * len(RULES) + rule) * len(CATEGORIES) + category
         shares = []
-        for first, size, count in _sums(key, blocks.size[chosen]):
+        for first, size, count, largest in _sums(key, blocks.size[chosen]):
             block = chosen[first]
             place = self.places[int(self.place[block])]
             shares.append(
                 PlaceShare(
                     bytes=size,
                     blocks=count,
+                    largest=largest,
                     category=CATEGORIES[int(found.category[block])],
                     rule=RULES[int(found.rule[block])],
                     before=bool(blocks.start[block] < 0),
@@ -138,9 +146,9 @@ class Attribution:
         category, rule = self.categories.category[chosen], self.categories.rule[chosen]
         size = self.blocks.size[chosen]
         shares = []
-        for first, total, count in _sums(category, size):
+        for first, total, count, _ in _sums(category, size):
             here = np.flatnonzero(category == category[first])
-            rules = [RuleShare(RULES[int(rule[here][one])], part) for one, part, _ in _sums(rule[here], size[here])]
+            rules = [RuleShare(RULES[int(rule[here][one])], part) for one, part, *_ in _sums(rule[here], size[here])]
             shares.append(CategoryShare(CATEGORIES[int(category[first])], total, count, rules))
         return shares
 
@@ -163,7 +171,7 @@ class Attribution:
         module = self.module[chosen]
         return [
             ModuleShare(self.modules[int(module[first])], size, count)
-            for first, size, count in _sums(module, self.blocks.size[chosen])
+            for first, size, count, _ in _sums(module, self.blocks.size[chosen])
         ]
 
 
@@ -204,13 +212,15 @@ def _owner(name: str, parameters: Set[str]) -> str:
     return owner
 
 
-def _sums(keys: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int]]:
-    """The first row of each distinct key, the sum of its sizes and the number of its rows; largest sum first."""
+def _sums(keys: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """The first row of each distinct key, the sum of its sizes, the number of its rows and its largest; largest sum first."""
     if not len(keys):
         return []
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     total = np.zeros(len(first), dtype=np.int64)
     np.add.at(total, which, sizes)
     count = np.bincount(which, minlength=len(first))
+    largest = np.zeros(len(first), dtype=np.int64)
+    np.maximum.at(largest, which, sizes)
     order = np.lexsort((first, -total))
-    return list(zip(first[order].tolist(), total[order].tolist(), count[order].tolist()))
+    return list(zip(*(column[order].tolist() for column in (first, total, count, largest))))

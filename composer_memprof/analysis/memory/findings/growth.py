@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -16,6 +17,15 @@ from composer_memprof.vocabulary import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAM
 
 #: The last batches of the recording that are compared, and the fewest that show growth.
 _COMPARED, _FEWEST = 6, 3
+#: The same for places that grow now and then; how often they grow; and the least growth of the second half, as a share of
+#: the first half's.
+_COMPARED_RARE, _FEWEST_RARE, _TIMES, _GOES_ON = 24, 8, 3, 0.4
+#: In lines that make a longer tensor of a shorter one; and by what share its steps may differ.
+_JOINS, _ALIKE = ('cat(', 'stack(', 'concat', 'append('), 0.05
+#: From this share of what a place has on, what was freed in its stead shows that it replaces.
+_REPLACED = 0.3
+#: The folder of torch's collectives and of what calls them, one of whose files is among this many innermost frames.
+_COLLECTIVES, _INNERMOST = 'torch/distributed/', 8
 #: The categories whose blocks outlive their batch, and the codes of all others.
 _LONG_LIVED = (PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, WORKSPACE)
 _SHORT_LIVED = tuple(code for code, key in enumerate(CATEGORIES) if key not in _LONG_LIVED)
@@ -23,7 +33,7 @@ _SHORT_LIVED = tuple(code for code, key in enumerate(CATEGORIES) if key not in _
 
 @dataclass(frozen=True)
 class GrowingPlace:
-    """A place in the code of which each compared batch has left blocks, so that more bytes are allocated at each end.
+    """A place in the code of which each compared batch, or one every few batches, has left blocks.
 
     Args:
         per_batch (int): average growth in bytes.
@@ -31,6 +41,7 @@ class GrowingPlace:
         frames (list[Frame]): as in :class:`PlaceShare`, and the next two.
         folded (int): number of frames left out.
         within (Frame, optional): the library's frame that allocated.
+        kept_by (str): what keeps its blocks, in words; ``''`` if that is not known.
     """
 
     per_batch: int
@@ -38,6 +49,7 @@ class GrowingPlace:
     frames: list[Frame]
     folded: int
     within: Optional[Frame] = None
+    kept_by: str = ''
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,8 @@ class Growth:
     Args:
         batches (list[int]): the last batches that ended within the recording; empty if none is known.
         at_end (list[int]): bytes allocated at the end of each batch.
-        steady (bool, optional): True if no place grew in every batch; None for fewer than three batches.
-        growing (list[GrowingPlace]): places that grew in every batch, the fastest first.
+        steady (bool, optional): True if no place grew; None for fewer than three batches.
+        growing (list[GrowingPlace]): places that grew in every batch, or again and again, the fastest first.
         held (list[PlaceShare]): blocks allocated within the recording and not freed, without parameters, buffers,
             gradients, optimizer state and workspaces. If batches are known, only those allocated before the last batch.
         held_bytes (int): bytes of the blocks in ``held``.
@@ -68,26 +80,29 @@ class Growth:
 def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Growth:
     """The growth of one device's memory."""
     failed = bool(snapshot.error) or snapshot.oom is not None
-    ends = batch_ends(history, snapshot.phases, failed=failed)[-_COMPARED:]
+    all_ends = batch_ends(history, snapshot.phases, failed=failed)[-_COMPARED_RARE:]
     unit = 'batch'
-    if not ends and not len(snapshot.phases):
-        ends, unit = step_ends(history, snapshot.annotations)[-_COMPARED:], 'optimizer step'
+    if not all_ends and not len(snapshot.phases):
+        all_ends, unit = step_ends(history, snapshot.annotations)[-_COMPARED_RARE:], 'optimizer step'
+    ends = all_ends[-_COMPARED:]
     blocks = attribution.blocks
-    by_place = np.zeros((len(ends), len(attribution.places)), dtype=np.int64)
-    for row, (_, count) in enumerate(ends):
-        live = blocks.allocated_after(count)
-        live = live[blocks.start[live] >= 0]
-        np.add.at(by_place[row], attribution.place[live], blocks.size[live])
+    by_place_at_all = _by_place(all_ends, snapshot, attribution)
+    by_place = by_place_at_all[-_COMPARED:]
     allocated = blocks.allocated()
     growing = []
     if len(ends) >= _FEWEST:
         steps = np.diff(by_place, axis=0)
-        left = _left_by_each(ends, attribution)
-        for place in np.flatnonzero((steps > 0).all(axis=0) & left).tolist():
+        left = _left_by_each(ends, attribution) & ~_replaces(ends, attribution)
+        left |= _lengthens(by_place, attribution, snapshot.sources)
+        in_each = (steps > 0).all(axis=0) & left
+        in_some = _grows_rarely(by_place_at_all, all_ends, attribution) & ~in_each
+        for place in np.flatnonzero(in_each | in_some).tolist():
             at = attribution.places[place]
-            per_batch = int(steps[:, place].sum()) // len(steps)
+            own = by_place_at_all[:, place] if in_some[place] else by_place[:, place]
+            per_batch = int(own[-1] - own[0]) // (len(own) - 1)
             sizes = by_place[:, place].tolist()
-            growing.append(GrowingPlace(per_batch, sizes, list(at.frames), at.folded, at.within))
+            kept_by = _kept_by(place, attribution, ends[-1][1], snapshot.keepers)
+            growing.append(GrowingPlace(per_batch, sizes, list(at.frames), at.folded, at.within, kept_by))
     held = _held(snapshot, history, attribution)
     return Growth(
         batches=[batch for batch, _ in ends],
@@ -98,6 +113,43 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
         held_bytes=int(blocks.size[held].sum()),
         unit=unit,
     )
+
+
+def _by_place(ends: Sequence[tuple[int, int]], snapshot: Snapshot, attribution: Attribution) -> np.ndarray:
+    """Bytes that the recording has allocated and not freed, int64, by end of a batch and place."""
+    blocks, counts = attribution.blocks, np.array([count for _, count in ends], dtype=np.int64)
+    own = np.flatnonzero((blocks.start >= 0) & ~np.isin(blocks.stack, _freed_unseen(snapshot)))
+    found = np.zeros((len(ends) + 1, len(attribution.places)), dtype=np.int64)
+    for events, sign in ((blocks.start, 1), (blocks.freed, -1)):
+        first = np.searchsorted(counts, events[own], side='right')  # the first end that is after the event
+        np.add.at(found, (first, attribution.place[own]), sign * blocks.size[own])
+    return np.cumsum(found, axis=0)[:-1]
+
+
+def _grows_rarely(by_place: np.ndarray, ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.ndarray:
+    """For each place, whether batches now and then have left blocks that stay, as early as late, and none was freed."""
+    if len(ends) < _FEWEST_RARE:
+        return np.zeros(by_place.shape[1], dtype=bool)
+    steps, blocks = np.diff(by_place, axis=0), attribution.blocks
+    half = len(steps) // 2
+    first, second = steps[:half].sum(axis=0), steps[half:].sum(axis=0)
+    goes_on = (steps >= 0).all(axis=0) & (first > 0) & (second >= _GOES_ON * first)
+    live = blocks.allocated_after(ends[-1][1])
+    row = np.searchsorted([count for _, count in ends], blocks.start[live], side='right')
+    left = np.unique(np.stack((row, attribution.place[live]))[:, row > 0], axis=1)
+    times = np.bincount(left[1], minlength=by_place.shape[1])
+    return goes_on & (times >= _TIMES) & ~_replaces(ends, attribution)
+
+
+def _freed_unseen(snapshot: Snapshot) -> list[int]:
+    """The stacks of a CPU's collectives: threads of the backend, which no profiler sees, free some of their blocks."""
+    if snapshot.meta.device != 'cpu':
+        return []
+    return [
+        number
+        for number, stack in enumerate(snapshot.stacks)
+        if any(_COLLECTIVES in frame.filename for frame in stack[:_INNERMOST])
+    ]
 
 
 def _left_by_each(ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.ndarray:
@@ -112,6 +164,46 @@ def _left_by_each(ends: Sequence[tuple[int, int]], attribution: Attribution) -> 
         of_batch = live[(blocks.start[live] >= begin) & (blocks.start[live] < end)]
         left &= np.bincount(attribution.place[of_batch], minlength=len(left)) > 0
     return left
+
+
+def _lengthens(by_place: np.ndarray, attribution: Attribution, sources: Mapping[str, str]) -> np.ndarray:
+    """For each place, whether it puts the same more into one tensor with each batch, as ``torch.cat`` of all so far."""
+    steps = np.diff(by_place, axis=0)
+    alike = np.abs(steps - steps[0]) <= _ALIKE * np.abs(steps[0])
+    found = np.zeros(by_place.shape[1], dtype=bool)
+    for place in np.flatnonzero(alike.all(axis=0) & (steps[0] > 0)).tolist():
+        frame = next(iter(attribution.places[place].frames), None)
+        text = '' if frame is None else sources.get(f'{frame.filename}:{frame.line}', '')
+        found[place] = any(word in text for word in _JOINS)
+    return found
+
+
+def _replaces(ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.ndarray:
+    """For each place, whether blocks of its sizes from before the recording were freed in its stead, as of the oldest of
+    the few results that are kept.
+    """
+    blocks = attribution.blocks
+    (_, begin), (_, end) = ends[0], ends[-1]
+    freed = np.flatnonzero((blocks.start < 0) & (blocks.freed >= begin) & (blocks.freed < end))
+    own = np.flatnonzero((blocks.start >= 0) & (blocks.start < end))
+    same = own[np.isin(blocks.size[own], blocks.size[freed])]
+    grown = np.zeros(len(attribution.places), dtype=np.int64)
+    live = blocks.allocated_after(end)
+    np.add.at(grown, attribution.place[live], np.where(blocks.start[live] >= 0, blocks.size[live], 0))
+    given = np.zeros_like(grown)
+    for place in np.unique(attribution.place[same]).tolist():
+        sizes = np.unique(blocks.size[same[attribution.place[same] == place]])
+        given[place] = blocks.size[freed[np.isin(blocks.size[freed], sizes)]].sum()
+    return (given > 0) & (given >= _REPLACED * grown)
+
+
+def _kept_by(place: int, attribution: Attribution, count: int, keepers: Mapping[int, str]) -> str:
+    """What keeps most of the place's blocks for which that is known."""
+    blocks = attribution.blocks
+    live = blocks.allocated_after(count)
+    addresses = blocks.address[live[attribution.place[live] == place]].tolist()
+    found = collections.Counter(keepers[address] for address in addresses if address in keepers)
+    return found.most_common(1)[0][0] if found else ''
 
 
 def _held(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> np.ndarray:

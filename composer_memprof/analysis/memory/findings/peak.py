@@ -32,6 +32,7 @@ class Peak:
         modules (list[ModuleShare]): by module, largest first.
         holders (list[PlaceShare]): by place in the code, largest first.
         module_totals (list[ModuleTotal]): by module with everything inside of it, largest first.
+        outside (list[PlaceShare]): by place in the code, of the blocks that belong to no module, largest first.
     """
 
     device: int
@@ -47,6 +48,7 @@ class Peak:
     modules: list[ModuleShare]
     holders: list[PlaceShare]
     module_totals: list[ModuleTotal] = field(default_factory=list)
+    outside: list[PlaceShare] = field(default_factory=list)
 
 
 def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution, count: int) -> Peak:
@@ -70,4 +72,5 @@ def peak_of(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution
         modules=modules,
         holders=attribution.by_place(live),
         module_totals=module_totals(modules),
+        outside=attribution.by_place(live[attribution.module[live] == 0]),
     )

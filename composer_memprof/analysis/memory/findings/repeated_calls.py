@@ -24,6 +24,8 @@ _AS_MUCH = 0.98
 _NEARLY_AS_MUCH = 0.85
 #: Frames of torch that call each layer in a loop.
 _LOOPS = 'torch/nn/modules/container.py'
+#: Packages whose frames call the model: what calls them in turn, such as ``trainer.fit()``, is no part of it.
+_TRAINERS = ('composer/', 'lightning/', 'pytorch_lightning/', 'accelerate/')
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
         # The C++ frames between the same Python frames may differ.
         frames = tuple(frame for frame in snapshot.stacks[stack] if frame.filename.endswith('.py'))
         same = np.flatnonzero(stack_of == stack)
-        for place, frame in enumerate(frames):
+        trainer = next(
+            (place for place, frame in enumerate(frames) if in_package(frame.filename).startswith(_TRAINERS)), None
+        )
+        for place, frame in enumerate(frames[:trainer]):
             if place and (is_of_model(frame.filename) or in_package(frame.filename) == _LOOPS):
                 inside[frames[place:]].append(same)
     modules = attribution.module[kept]

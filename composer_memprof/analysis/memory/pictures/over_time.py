@@ -13,6 +13,9 @@ from composer_memprof.analysis.memory.findings.fragmentation import is_caching, 
 from composer_memprof.analysis.memory.pictures.timeline import extremes, since_first, sums_over_time
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Snapshot
 
+#: Quarters before the part that is looked at closely.
+_CLOSELY = 3
+
 
 @dataclass(frozen=True)
 class PhaseSpan:
@@ -44,12 +47,24 @@ class CategoriesOverTime:
     reserved: Optional[np.ndarray]
     phases: list[PhaseSpan]
 
+    def begin_of_last(self, batches: int) -> Optional[int]:
+        """Microseconds from the first event to the begin of the last ``batches``; None if there are no more."""
+        last = sorted({span.batch for span in self.phases})[-batches:]
+        begin = min((span.begin_us for span in self.phases if last and span.batch == last[0]), default=0)
+        return begin or None
+
 
 def categories_over_time(snapshot: Snapshot, history: DeviceHistory, spans: int) -> CategoriesOverTime:
-    """The sizes at the moments of the largest and the smallest total of each of ``spans`` spans of events."""
+    """The sizes at the moments of the largest and the smallest total of each of ``spans`` spans of events.
+
+    If the training failed, there are as many moments in its last quarter as in all others: it is looked at closely.
+    """
     lives = lifetimes(history)
     total = lives.allocated()
     moments = extremes(total, spans)
+    if snapshot.error or snapshot.oom is not None:
+        begin = _CLOSELY * len(total) // 4
+        moments = np.union1d(moments, begin + extremes(total[begin:], spans // 2))
     category = categories(snapshot, history, lives).category
     sizes = sums_over_time(category, len(CATEGORIES), lives.start + 1, lives.freed + 1, lives.size, moments)
     steadiest = np.lexsort((-sizes.max(axis=1), -sizes.min(axis=1)))

@@ -12,7 +12,7 @@ from typing import Optional
 
 from composer.core import State
 
-from composer_memprof.analysis.memory.blocks.frames import is_own
+from composer_memprof.analysis.memory.blocks.frames import in_package, is_own
 from composer_memprof.artifacts.reading.attempts import End
 from composer_memprof.artifacts.store import ArtifactStore
 from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
@@ -99,4 +99,4 @@ def _short(filename: str) -> str:
     try:
         return str(Path(filename).relative_to(Path.cwd()))
     except (ValueError, OSError):
-        return filename
+        return in_package(filename)

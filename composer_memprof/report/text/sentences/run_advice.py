@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary
-from composer_memprof.analysis.run_report.advice import Advice
+from composer_memprof.analysis.run_report.advice.kinds import Advice
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
 from composer_memprof.messages import human_bytes

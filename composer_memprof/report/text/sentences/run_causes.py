@@ -2,52 +2,134 @@
 
 from __future__ import annotations
 
-from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, LargeTensors, Waiting
+from composer_memprof.analysis.run import rank_list
+from composer_memprof.analysis.run_report.causes.kinds import (
+    SLOW,
+    Cause,
+    Collecting,
+    Compiling,
+    DeviceLeak,
+    HostFull,
+    LeftWhole,
+    Straggler,
+    TimeTaken,
+    Waiting,
+)
+from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.report.text.amounts import amount
+from composer_memprof.report.text.sentences.run_out_of_memory import out_of_memory_sentence
+from composer_memprof.vocabulary import CHECKPOINT, EVAL
 
-#: In the names of lines that make logits, or use them.
-_OF_LOGITS = ('loss', 'logit', 'cross_entropy', 'lm_head')
-#: Most lines of a sentence.
-_LINES = 3
+#: Batches that are this many times as large explain a straggler, and so does this share of what it takes longer.
+_LARGER, _EXPLAINS = 1.2, 0.5
+_PHASES = {
+    REST: 'time between the phases',
+    DATA: 'loading of data',
+    EVAL: 'evaluation',
+    CHECKPOINT: 'saving of checkpoints',
+}
+#: What takes the time of a phase.
+_TAKERS = {
+    EVAL: 'Evaluation takes',
+    CHECKPOINT: 'Saving checkpoints takes',
+    REST: 'What runs between the phases, such as callbacks and loggers, takes',
+}
 
 
 def cause_sentence(cause: Cause, report: RunReport) -> str:
     """One sentence about a cause, or two."""
-    rank = f' on {report.labels.get(cause.rank, f"rank {cause.rank}")}' if len(report.ranks) > 1 else ''
-    if isinstance(cause, Waiting):
-        return (
-            f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}: {amount(cause.seconds, "seconds")} of '
-            f'a batch of {amount(cause.batch, "seconds")}.'
-        )
+    rank = on_rank(cause.rank, report)
+    if isinstance(cause, SLOW):
+        return _slow(cause, rank)
     if isinstance(cause, DeviceLeak):
         return _leak(cause, rank, is_full=any(each.rank == cause.rank and each.oom for each in report.failures))
-    if isinstance(cause, LargeTensors):
-        return _large_tensors(cause, rank)
+    if isinstance(cause, RAN_OUT):
+        return out_of_memory_sentence(cause, rank)
+    if isinstance(cause, LeftWhole):
+        modules = ', '.join(
+            f'{name or "the model itself"} ({human_bytes(size)})' for name, size in cause.modules.items()
+        )
+        return (
+            f'FSDP leaves modules whole on each rank: {modules}. With gradients and optimizer state, sharding them would '
+            f'free about {human_bytes(cause.frees)} of each rank.'
+        )
+    if isinstance(cause, HostFull):
+        return _host_full(cause)
     growth = cause.suspect.growth
     more = f' It is the fastest of {cause.ranks} ranks that grow.' if cause.ranks > 1 else ''
     return f'Host memory grows{rank}, in {cause.suspect.name}, by {human_bytes(growth.per_batch)} a batch.{more}'
 
 
+def on_rank(rank: int, report: RunReport) -> str:
+    """`` on rank 3``, to append; ``''`` if there is one rank."""
+    return f' on {report.labels.get(rank, f"rank {rank}")}' if len(report.ranks) > 1 else ''
+
+
+def _slow(cause: Waiting | TimeTaken | Collecting | Compiling | Straggler, rank: str) -> str:
+    share = f'{100 * cause.cost:.0f} % of the time{rank}'
+    if isinstance(cause, Straggler):
+        return _behind(cause)
+    if isinstance(cause, Waiting):
+        line = f', most in {cause.line}' if cause.line else ''
+        return (
+            f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}{line}: '
+            f'{amount(cause.seconds, "seconds")} of a batch of {amount(cause.batch, "seconds")}.'
+        )
+    if isinstance(cause, TimeTaken):
+        line = f', most in {cause.line}' if cause.line else ''
+        return f'{_TAKERS[cause.phase]} {share}{line}: {amount(cause.seconds, "seconds")} of a batch on average.'
+    if isinstance(cause, Collecting):
+        count = count_of(cause.collections, 'full collection')
+        return f"Python's garbage collector takes {share}: {amount(cause.seconds, 'seconds')}, in {count}."
+    again = cause.compiled
+    return (
+        f'torch.compile takes {share}: it compiled {again.function} {count_of(again.times, "more time")}, in '
+        f'{amount(again.seconds, "seconds")}, the last because: {again.reason}.'
+    )
+
+
+def _behind(cause: Straggler) -> str:
+    line = f', most in {cause.line}' if cause.line else ''
+    why = ''
+    if cause.size >= _LARGER:
+        why = f' Its batches are {cause.size:.1f} times as large as theirs.'
+    elif cause.collecting >= _EXPLAINS * (cause.seconds - cause.others):
+        why = f" Of that, {amount(cause.collecting, 'seconds')} are Python's garbage collector's."
+    phase = _PHASES.get(cause.phase, cause.phase)
+    who, what = f'rank {cause.rank}', f'its {phase} takes'
+    if len(cause.together) > 1:
+        host = f', which are all of {cause.host}' if cause.host else ''
+        who, what = f'ranks {rank_list(cause.together)}{host}', f'{phase} on rank {cause.rank} takes'
+    return (
+        f'The other ranks wait for {who}: {what} '
+        f'{amount(cause.seconds, "seconds")} of each batch, theirs {amount(cause.others, "seconds")}{line}.{why}'
+    )
+
+
+def _host_full(cause: HostFull) -> str:
+    text = (
+        f'Rank {cause.rank} was killed when host memory was full: the job used {human_bytes(cause.used)} of the '
+        f'{human_bytes(cause.limit)} at which it is killed'
+    )
+    if cause.suspect is not None:
+        return f'{text}. It grows in {cause.suspect.name}, by {human_bytes(cause.suspect.growth.per_batch)} a batch.'
+    text += f', {human_bytes(cause.processes)} of that by this rank and its children'
+    if not cause.grew:
+        return f'{text}. None of them grows steadily.'
+    too_few = '. The run was too short to say whether it grew steadily' if cause.short else ''
+    return f'{text}: {human_bytes(cause.more)} more than at first, in {cause.name}{too_few}.'
+
+
 def _leak(cause: DeviceLeak, rank: str, is_full: bool) -> str:
     line = cause.at[0] if cause.at else 'a line that was not recorded'
     begin = f'Memory ran out{rank} because of a leak' if is_full else f'Memory leaks{rank}'
+    others = f' and {count_of(cause.places - 1, "other line")}' if cause.places > 1 else ''
+    verb, keeper = 'allocate' if others else 'allocates', f' by {cause.kept_by};' if cause.kept_by else ','
     text = (
-        f'{begin}: what {line} allocates is kept, {human_bytes(cause.per_batch)} more in each {cause.unit}, '
+        f'{begin}: what {line}{others} {verb} is kept{keeper} {human_bytes(cause.per_batch)} more in each {cause.unit}, '
         f'{human_bytes(cause.total)} by now.'
     )
     return text if cause.left is None else f'{text} The device is full after some {cause.left:,} more.'
-
-
-def _large_tensors(cause: LargeTensors, rank: str) -> str:
-    lines = [place.at[0] if place.at else 'a line that was not recorded' for place in cause.places]
-    of_logits = any(word in line.lower() for line in lines for word in _OF_LOGITS)
-    what = 'the logits and their copies' if of_logits else 'a few large tensors'
-    largest = ', '.join(
-        f'{human_bytes(place.bytes)} by {line}' for place, line in list(zip(cause.places, lines))[:_LINES]
-    )
-    return (
-        f'Memory ran out{rank} because of {what}: {count_of(cause.tensors, "tensor")} took {human_bytes(cause.bytes)} '
-        f'({100 * cause.cost:.0f} % of the peak): {largest}.'
-    )

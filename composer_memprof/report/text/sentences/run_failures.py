@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.attempts import RunAttempt, State
-from composer_memprof.analysis.run_report.failures import Failure, is_timeout
+from composer_memprof.analysis.run_report.failures import Failure, never_came, waited
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import human_bytes
 
@@ -34,7 +34,7 @@ def failure_sentences(report: RunReport) -> Iterator[str]:
         yield _own_failure(report, killed)
     elif last is not None and killed:
         yield _killed(report, last, killed)
-    elif _never_came(report):
+    elif never_came(report.failures):
         yield _hang(report)
     elif report.failures:
         yield _own_failure(report, killed)
@@ -62,30 +62,23 @@ def _own_failure(report: RunReport, killed: Sequence[int]) -> str:
 
 def _killed(report: RunReport, last: RunAttempt, killed: Sequence[int]) -> str:
     text = f'{_ranks(killed, report)} {_was(killed)} killed: {_place(last, killed)} wrote no end.'
-    lost = [each for each in report.failures if each.origin == 'connection']
+    lost = waited(report.failures)
     if lost:
         text += f' {_ranks([each.rank for each in lost], report)} then lost the connection: {lost[0].error}.'
     stopped = [each.rank for each in report.failures if each.origin == 'stopped']
     return text + (f' {_ranks(stopped, report)} {_was(stopped)} stopped by that.' if stopped else '')
 
 
-def _never_came(report: RunReport) -> list[Failure]:
-    """The ranks that were stopped after others had waited for them in vain."""
-    waited = [each for each in report.failures if each.origin == 'connection']
-    stopped = [each for each in report.failures if each.origin == 'stopped']
-    if not waited or not is_timeout(waited[0]):
-        return []
-    return [each for each in stopped if (each.time or '') > (waited[0].time or '')]
-
-
 def _hang(report: RunReport) -> str:
-    late = _never_came(report)
-    waited = [each for each in report.failures if each.origin == 'connection']
-    text = f'{_ranks([each.rank for each in late], report)} did not come to what {_lower(_ranks([each.rank for each in waited], report))} waited for'
+    late, others = never_came(report.failures), waited(report.failures)
+    who, whom = (_ranks([each.rank for each in ranks], report) for ranks in (late, others))
     at = f' in batch {late[0].batch}' if late[0].batch is not None else ''
     place = f', at {late[0].line}' if late[0].line else ''
     of_rank = f'rank {late[0].rank} was' if len(late) > 1 else 'it was'
-    return f'{text}: {of_rank} still{at}{place}. {_failure(waited[0], f"rank {waited[0].rank}")}'
+    return (
+        f'{who} did not come to what {_lower(whom)} waited for: {of_rank} still{at}{place}. '
+        f'{_failure(others[0], f"rank {others[0].rank}")}'
+    )
 
 
 def _was(ranks: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from composer_memprof.analysis.run_report.readers import FlopsFile, MemrayFile, 
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.report.text.amounts import amount
+from composer_memprof.report.text.sentences.run_causes import on_rank
 from composer_memprof.vocabulary import CATEGORY_LABELS, MEMORY_CATEGORIES
 
 _LABELS = {each.tracker: CATEGORY_LABELS.get(each.key, each.key) for each in MEMORY_CATEGORIES if each.tracker}
@@ -28,13 +29,13 @@ def kind_sentences(report: RunReport) -> Iterator[str]:
     contents = report.contents
     if not report.summaries:
         for rank, tracked in _largest(contents.get('fsdp_mem_tracker', {})):
-            yield from _tracked(tracked, _of(rank, report))
+            yield from _tracked(tracked, on_rank(rank, report))
         for rank, saved in _largest(contents.get('saved_tensors_hook', {})):
-            yield _saved(saved, _of(rank, report))
+            yield _saved(saved, on_rank(rank, report))
     for rank, recorded in _largest(contents.get('memray', {})):
-        yield _memray(recorded, _of(rank, report))
+        yield _memray(recorded, on_rank(rank, report))
     for rank, counted in _largest(contents.get('flops', {})):
-        yield from _flops(counted, _of(rank, report))
+        yield from _flops(counted, on_rank(rank, report))
     yield from _without_figures(report)
 
 
@@ -49,10 +50,6 @@ def _size(content: Any) -> int:
     if isinstance(content, ModuleMemorySummary):
         return max((sizes.get('Total', 0) for sizes in content.peak.values()), default=0)
     return int(getattr(content, 'total_bytes', 0) or getattr(content, 'peak_bytes', 0) or 0)
-
-
-def _of(rank: int, report: RunReport) -> str:
-    return f' on {report.labels.get(rank, f"rank {rank}")}' if len(report.ranks) > 1 else ''
 
 
 def _tracked(content: ModuleMemorySummary, of: str) -> Iterator[str]:

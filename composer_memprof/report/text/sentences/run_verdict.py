@@ -13,7 +13,8 @@ from rich.text import Text
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
-from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, LargeTensors, Waiting
+from composer_memprof.analysis.run_report.causes.kinds import SLOW, Cause, Straggler, Waiting
+from composer_memprof.analysis.run_report.causes.ranking import ended_the_run
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import RunReport
@@ -32,6 +33,8 @@ _ODD, _LISTED = 3, 8
 _UNREADABLE = 10
 #: Peaks that differ by less are not told apart.
 _ALIKE, _ALIKE_SECONDS = 1.01, 1.1
+#: A place is named that has this share of its category.
+_OF_CATEGORY = 0.05
 #: From this share of a limit on, it is said to be close.
 _CLOSE = 0.9
 _SUBJECTS = {
@@ -60,13 +63,10 @@ class Sentence:
 
 def verdict(report: RunReport) -> list[Sentence]:
     """What to know about a run, what matters most first. Every text is printable."""
-    before = [
-        cause
-        for cause in report.causes
-        if isinstance(cause, (DeviceLeak, LargeTensors)) and _ended_the_run(cause, report)
-    ]
+    out_of_memory = [failure.rank for failure in report.failures if failure.oom is not None]
+    before = [cause for cause in report.causes if ended_the_run(cause, out_of_memory)]
     found = [
-        *_causes(before, report),
+        *(Sentence('failure', cause_sentence(cause, report)) for cause in before),
         *_failures(report),
         *_changes(report),
         *_by_cost([cause for cause in report.causes if cause not in before], report),
@@ -90,6 +90,7 @@ def verdict_text(report: RunReport) -> RenderableType:
             numbered = f'{number}. ' if len(report.advice) > 1 else ''
             lines.append(Padding(Text(f'{numbered}{printable(each.what)}'), (0, 0, 0, 2)))
             lines.append(Padding(Text(printable(' '.join(details))), (0, 0, 0, 4)))
+            lines += [Padding(Text(row, style='cyan'), (0, 0, 0, 6)) for row in each.code.splitlines() if row]
         lines += [Padding(Text(printable(note), style='dim'), (0, 0, 0, 2)) for note in trial_notes(report)]
     return Group(*lines)
 
@@ -119,7 +120,7 @@ def _attempts(report: RunReport) -> Iterator[Sentence]:
 
 def _by_cost(causes: Sequence[Cause], report: RunReport) -> Iterator[Sentence]:
     """Causes, and ranks that differ, which cost what they have or take more than the others."""
-    odd = max((1 - 1 / each.total.factor for each in report.odd if each.total.factor > 1), default=0.0)
+    odd = max((1 - 1 / each.total.factor for each in _told(report) if each.total.factor > 1), default=0.0)
     yield from _causes([cause for cause in causes if cause.cost > odd], report)
     yield from _odd(report)
     yield from _causes([cause for cause in causes if cause.cost <= odd], report)
@@ -127,12 +128,8 @@ def _by_cost(causes: Sequence[Cause], report: RunReport) -> Iterator[Sentence]:
 
 def _causes(causes: Sequence[Cause], report: RunReport) -> Iterator[Sentence]:
     for cause in causes:
-        about = 'speed' if isinstance(cause, Waiting) else 'growth'
+        about = 'speed' if isinstance(cause, SLOW) else 'growth'
         yield Sentence(about, cause_sentence(cause, report))
-
-
-def _ended_the_run(cause: DeviceLeak | LargeTensors, report: RunReport) -> bool:
-    return any(failure.oom is not None and failure.rank == cause.rank for failure in report.failures)
 
 
 def _changes(report: RunReport) -> Iterator[Sentence]:
@@ -167,7 +164,7 @@ def _changed(difference: Difference, unit: str) -> bool:
 
 def _odd(report: RunReport) -> Iterator[Sentence]:
     told: dict[int, OddRank] = {}
-    for odd in report.odd:
+    for odd in _told(report):
         told.setdefault(odd.rank, odd)
     # Of many that differ, the first one's sentence stands for all.
     several = len(told) > _ODD
@@ -176,6 +173,12 @@ def _odd(report: RunReport) -> Iterator[Sentence]:
     if several:
         others = list(told)[1:]
         yield Sentence('rank', f'{len(others)} other ranks differ too: {rank_list(others)}.')
+
+
+def _told(report: RunReport) -> list[OddRank]:
+    """The ranks that differ. In time they all do if one is a straggler, which has a sentence of its own."""
+    has_straggler = any(isinstance(cause, Straggler) for cause in report.causes)
+    return [odd for odd in report.odd if not (has_straggler and odd.unit == 'seconds')]
 
 
 def _odd_rank(odd: OddRank, labels: dict[int, str]) -> str:
@@ -253,7 +256,9 @@ def _leads(category: str, size: int, total: int, places: Iterable[tuple[str, int
     text = (
         f' {_capital(CATEGORY_LABELS.get(category, category))} leads with {human_bytes(size)} ({_share(size, total)})'
     )
-    named = [f'{human_bytes(own)} by {frames[0]}' for other, own, frames in places if frames and other == category][:3]
+    least = _OF_CATEGORY * size
+    of_category = [(own, frames) for other, own, frames in places if frames and other == category and own >= least]
+    named = [f'{human_bytes(own)} by {frames[0]}' for own, frames in of_category[:3]]
     return f'{text}: {", ".join(named)}.' if named else f'{text}.'
 
 

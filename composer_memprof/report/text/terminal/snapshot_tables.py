@@ -197,7 +197,10 @@ def _growth(device: DeviceReport) -> Iterator[RenderableType]:
         else:
             yield Text(f'Growing {batches}', style='bold')
         for place in growth.growing[:_GROWING]:
-            size = f'{human_bytes(place.per_batch)} per {growth.unit}, {human_bytes(place.at_end[-1])} at the end'
+            keeper = f', kept by {place.kept_by}' if place.kept_by else ''
+            size = (
+                f'{human_bytes(place.per_batch)} per {growth.unit}, {human_bytes(place.at_end[-1])} at the end{keeper}'
+            )
             yield _indented(Text(size))
             yield _frames(place.frames, place.folded, place.within)
         yield from _rest('places', [place.at_end[-1] for place in growth.growing[_GROWING:]])

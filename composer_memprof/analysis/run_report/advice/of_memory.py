@@ -1,23 +1,29 @@
-"""What to change, each with its number: the bytes that it would free, and what it costs."""
+"""What to change so that a run takes less memory, each with the bytes that it would free, and what it costs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Optional
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
 from composer_memprof.analysis.module_memory import ModuleMemorySummary
 from composer_memprof.analysis.module_names import layer_name
-from composer_memprof.analysis.run_report.causes import Cause, DeviceLeak, LargeTensors, Waiting, memory_of
-from composer_memprof.analysis.run_report.readers import Checkpoint, FlopsFile, LoaderSettings, SavedTensorsFile
-from composer_memprof.analysis.run_report.trials import TriedChange
+from composer_memprof.analysis.run_report.advice.code import CHECKPOINTED, SHARDED
+from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
+from composer_memprof.analysis.run_report.advice.of_causes import against
+from composer_memprof.analysis.run_report.advice.of_failures import against_failures
+from composer_memprof.analysis.run_report.causes.device_memory import memory_of
+from composer_memprof.analysis.run_report.causes.kinds import Cause
+from composer_memprof.analysis.run_report.failures import Failure
+from composer_memprof.analysis.run_report.readers import Checkpoint, FlopsFile, SavedTensorsFile
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.vocabulary import (
     ACTIVATION,
     CHECKPOINT_BLOCKS,
     DROP_OUTPUTS,
+    EVAL,
     FORWARD,
     GRADIENT,
     OPTIMIZER,
@@ -38,46 +44,21 @@ _OUTPUTS_KEPT = 'allocated in forward of the last batch, not freed'
 _UNSHARDED = ('Parameter', 'Gradient', 'OptState')
 
 
-@dataclass(frozen=True)
-class Advice:
-    """One thing to change.
-
-    Args:
-        what (str): to do, as one sentence.
-        why (str): the figures that say so, as sentences.
-        frees (int, optional): about how many bytes less the peak has; None if it is not about memory or not known.
-        reserved (bool): ``frees`` is reserved memory, not allocated.
-        costs (str): what it costs; ``''`` if nothing is known to.
-        setting (str): the value of PYTORCH_CUDA_ALLOC_CONF that it is about; ``''`` if it is about something else.
-        replayed (bool): True if ``frees`` was found by a replay on torch's own allocator, not estimated.
-        change (str): the change that a plan can try, such as ``'shard'``; ``''`` if it is none.
-        tried (TriedChange, optional): that change on the simulated GPU, which then has ``frees``.
-    """
-
-    what: str
-    why: str
-    frees: Optional[int] = None
-    reserved: bool = False
-    costs: str = ''
-    setting: str = ''
-    replayed: bool = False
-    change: str = ''
-    tried: Optional[TriedChange] = None
-
-
 def advice(
     lead: Optional[SnapshotReport],
     causes: Sequence[Cause],
     contents: Mapping[str, Mapping[int, Any]],
     ranks: Sequence[int],
+    failures: Sequence[Failure] = (),
 ) -> list[Advice]:
-    """What to change: first what ends a cause, the costliest first, then what frees most.
+    """What to change: first what ends a failure, then a cause, the costliest first, then what frees most.
 
     Args:
         lead (SnapshotReport, optional): of the snapshot that tells most.
         causes (Sequence[Cause]): that were found, the costliest first.
         contents (Mapping): the newest content by callback and rank, as the readers return it.
         ranks (Sequence[int]): all ranks of the run.
+        failures (Sequence[Failure]): of its last attempt, the first one first.
     """
     found: list[Advice] = []
     device = None if lead is None else lead.largest_device
@@ -85,15 +66,18 @@ def advice(
         found += _of_allocator(device, lead.settings)
         found += _of_peak(device)
         found += _of_recording(lead)
-    # A peak in the optimizer has no activations.
-    by_module = list(_checkpointing(contents)) if device is None or device.peak.phase != OPTIMIZER else []
-    found += by_module
-    if device is not None and not by_module:
-        found += _repeated(device)
+    # A peak in the optimizer has no activations, and an evaluation has no backward pass.
+    if device is None or not device.peak.phase.startswith((OPTIMIZER, EVAL)):
+        by_module = list(_checkpointing(contents))
+        found += by_module
+        if device is not None and not by_module:
+            found += _repeated(device)
     found += _sharding(contents, ranks)
     least = _LEAST_FREED * memory_of(device) if device is not None else 0
     found = [each for each in found if each.frees is None or each.frees >= least]
-    return [*map(_against, causes), *sorted(found, key=lambda each: -(each.frees or 0))]
+    first = [*against_failures(failures), *(against(cause, found) for cause in causes)]
+    others = [each for each in found if each not in first]
+    return in_order([*(replace(each, ends_cause=True) for each in first), *others])
 
 
 def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator[Advice]:
@@ -113,6 +97,7 @@ def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator
         frees=frees,
         reserved=True,
         setting=','.join([*_other_settings(settings), _EXPANDABLE]),
+        code=f'export PYTORCH_CUDA_ALLOC_CONF={",".join([*_other_settings(settings), _EXPANDABLE])}',
     )
 
 
@@ -175,6 +160,7 @@ def _checkpointing(contents: Mapping[str, Mapping[int, Any]]) -> Iterator[Advice
         frees=frees,
         costs=_cost(blocks, contents.get('flops', {}).get(rank)),
         change=CHECKPOINT_BLOCKS,
+        code=CHECKPOINTED,
     )
 
 
@@ -194,6 +180,7 @@ def _repeated(device: DeviceReport) -> Iterator[Advice]:
             frees=call.frees,
             costs='its forward is computed again in backward',
             change=CHECKPOINT_BLOCKS,
+            code=CHECKPOINTED,
         )
 
 
@@ -226,44 +213,5 @@ def _sharding(contents: Mapping[str, Mapping[int, Any]], ranks: Sequence[int]) -
             frees=frees,
             costs='each rank gathers the parameters in forward and backward',
             change=SHARD,
+            code=SHARDED,
         )
-
-
-def _against(cause: Cause) -> Advice:
-    """What ends a cause."""
-    if isinstance(cause, Waiting):
-        return Advice(_faster_loading(cause.loader), _why_waiting(cause))
-    if isinstance(cause, DeviceLeak):
-        return Advice(
-            f'Stop keeping what {_line(cause.at)} allocates.',
-            f'Each {cause.unit} leaves {human_bytes(cause.per_batch)} of it, {human_bytes(cause.total)} by now. Of a value '
-            'that is kept, keep a number (loss.item()) or a copy on the host (x.detach().cpu()).',
-            frees=cause.total,
-        )
-    if isinstance(cause, LargeTensors):
-        return Advice(
-            'Use a smaller device_train_microbatch_size, or compute the loss in chunks of the sequence.',
-            f'{human_bytes(cause.bytes)} are in {count_of(cause.tensors, "tensor")} of a batch; half the microbatch halves that.',
-            frees=cause.bytes // 2,
-        )
-    return Advice(
-        f'Look in {cause.suspect.name}, on rank {cause.rank}, for objects that are kept from batch to batch.',
-        f'Its host memory grows by {human_bytes(cause.suspect.growth.per_batch)} a batch.',
-    )
-
-
-def _faster_loading(loader: Optional[LoaderSettings]) -> str:
-    if loader is None:
-        return 'Load data in processes of their own, ahead of the training.'
-    if not loader.num_workers:
-        return 'Give the DataLoader workers, such as num_workers=4: with 0 the training itself loads each batch.'
-    ahead = f', or its prefetch_factor ({loader.prefetch_factor})' if loader.prefetch_factor is not None else ''
-    return f"Raise the DataLoader's num_workers ({loader.num_workers}){ahead}, or do less work for each sample."
-
-
-def _why_waiting(cause: Waiting) -> str:
-    return f'Rank {cause.rank} waits for data for {100 * cause.cost:.0f} % of its time.'
-
-
-def _line(at: Sequence[str]) -> str:
-    return at[0] if at else 'a line that was not recorded'

@@ -1,0 +1,36 @@
+"""Code to paste for the changes that reports advise."""
+
+from __future__ import annotations
+
+CHECKPOINTED = (
+    'from torch.utils.checkpoint import checkpoint\n\n'
+    'x = checkpoint(block, x, use_reentrant=False)  # in place of x = block(x)'
+)
+SHARDED = "Trainer(…, parallelism_config={'fsdp': {}})  # FSDP_VERSION=2 in the environment for FSDP2"
+AUTO_MICROBATCH = "Trainer(…, device_train_microbatch_size='auto')"
+BF16 = "Trainer(…, precision='amp_bf16')"
+FLASH = 'y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)'
+EXPANDABLE = 'export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True'
+SMALL_EVALUATION = "Evaluator(label='eval', dataloader=eval_dataloader, device_eval_microbatch_size=8)"
+NO_GRAD = '@torch.no_grad()\ndef eval_forward(self, batch, outputs=None):\n    return self.forward(batch)'
+ON_HOST = 'state = {name: value.cpu() for name, value in model.state_dict().items()}'
+SHARDED_CHECKPOINTS = "Trainer(…, parallelism_config={'fsdp': {'state_dict_type': 'sharded'}})"
+UNITS = 'for block in model.blocks:\n    block._fsdp_wrap = True  # or fully_shard(block), before fully_shard(model)'
+WORKERS = 'DataLoader(…, num_workers=4, prefetch_factor=2, persistent_workers=True)'
+SHARED_MEMORY = 'docker run --ipc=host …  # or --shm-size=16g'
+NO_WORKERS = 'DataLoader(…, num_workers=0)'
+FILE_SYSTEM = (
+    "ulimit -n 65536  # in the shell; or in the script: torch.multiprocessing.set_sharing_strategy('file_system')"
+)
+LONGER_TIMEOUT = 'Trainer(…, dist_timeout=1800)'
+RARE_EVALUATION = "Trainer(…, eval_interval='1000ba', eval_subset_num_batches=100)"
+RARE_CHECKPOINTS = "Trainer(…, save_interval='1000ba')"
+FREEZE = 'import gc\n\ngc.collect()\ngc.freeze()  # after the first batches'
+COLLECT_TOGETHER = (
+    'import gc\n\ngc.disable()  # before fit\nif state.timestamp.batch % 100 == 0:  # in a callback, at batch_end\n'
+    '    gc.collect()'
+)
+DYNAMIC = 'torch.compile(model, dynamic=True)'
+DETACHED = 'kept.append(x.detach().cpu())  # of a number: kept.append(loss.item())'
+HALVED = 'x = x.to(torch.bfloat16)  # half; or x = x.cpu(), and x.cuda() where it is used'
+COLLECT = 'import gc\n\ngc.collect()  # now and then, if the cycle has to stay'

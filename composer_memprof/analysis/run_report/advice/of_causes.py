@@ -1,0 +1,164 @@
+"""What ends each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from composer_memprof.analysis.run import rank_list
+from composer_memprof.analysis.run_report.advice import code
+from composer_memprof.analysis.run_report.advice.kinds import Advice
+from composer_memprof.analysis.run_report.advice.of_out_of_memory import against_running_out
+from composer_memprof.analysis.run_report.causes.kinds import (
+    Cause,
+    Collecting,
+    Compiling,
+    DeviceLeak,
+    HostFull,
+    HostLeak,
+    LeftWhole,
+    Straggler,
+    TimeTaken,
+    Waiting,
+)
+from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
+from composer_memprof.analysis.run_report.readers import LoaderSettings
+from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.step_times.summary import DATA, REST
+from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
+
+#: As in the sentence.
+_LARGER, _EXPLAINS = 1.2, 0.5
+_LESS_OF = {
+    EVAL: 'Evaluate less often (eval_interval), or on fewer batches (eval_subset_num_batches).',
+    CHECKPOINT: 'Save checkpoints less often (save_interval).',
+    REST: 'Do less in callbacks, loggers and metrics, or not in each batch.',
+}
+_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, REST: ''}
+
+
+def against(cause: Cause, found: Sequence[Advice]) -> Advice:
+    """What ends a cause.
+
+    Args:
+        cause (Cause): the cause.
+        found (Sequence[Advice]): from the figures alone.
+    """
+    if isinstance(cause, RAN_OUT):
+        return against_running_out(cause, found)
+    if isinstance(cause, Waiting):
+        return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=code.WORKERS)
+    if isinstance(cause, Straggler):
+        return _catch_up(cause)
+    if isinstance(cause, LeftWhole):
+        names = ', '.join(name or 'the model itself' for name in cause.modules)
+        return Advice(
+            f'Shard {names} with FSDP too: in Composer, let fsdp_wrap_fn return True for it, or set module._fsdp_wrap = True; '
+            'in your own code, call fully_shard on it, or on the model around it.',
+            f'{human_bytes(sum(cause.modules.values()))} of parameters are on each rank, with as much for gradients and each '
+            'optimizer state.',
+            frees=cause.frees,
+        )
+    if isinstance(cause, TimeTaken):
+        return Advice(
+            _LESS_OF[cause.phase],
+            f'On rank {cause.rank} it takes {1000 * cause.seconds:,.0f} ms of a batch on average.',
+            code=_CODE[cause.phase],
+        )
+    if isinstance(cause, Collecting):
+        return Advice(
+            'Call gc.freeze() once the training has warmed up; or gc.disable(), and gc.collect() every some hundred batches.',
+            f'{count_of(cause.collections, "collection")} visited every object of the process on rank {cause.rank}. What '
+            'is frozen is not visited.',
+            code=code.FREEZE,
+        )
+    if isinstance(cause, Compiling):
+        return Advice(
+            'Give the function inputs of few shapes: pad to fixed lengths, or torch.compile(…, dynamic=True).',
+            f'The last time because: {cause.compiled.reason}',
+            code=code.DYNAMIC,
+        )
+    if isinstance(cause, DeviceLeak):
+        return _against_leak(cause)
+    return _less_on_the_host(cause)
+
+
+def _less_on_the_host(cause: HostLeak | HostFull) -> Advice:
+    if cause.suspect is None:
+        assert isinstance(cause, HostFull)
+        if cause.grew and cause.phase == CHECKPOINT:
+            return Advice(
+                'Save checkpoints with less host memory: shard them, or copy and write one tensor at a time.',
+                f'Saving took {human_bytes(cause.more)} of host memory on rank {cause.rank}.',
+                code=code.SHARDED_CHECKPOINTS,
+            )
+        if cause.grew and cause.short:
+            return Advice(
+                f'Look in {cause.name}, on rank {cause.rank}, for what is kept from batch to batch.',
+                f'It took {human_bytes(cause.more)} more since the first sample. HostRSS(interval=0.1) samples more often.',
+            )
+        return Advice(
+            'Use fewer DataLoader workers or a smaller prefetch_factor, or give the job more memory.',
+            f'No process grows steadily on rank {cause.rank}.',
+        )
+    return Advice(
+        f'Look in {cause.suspect.name}, on rank {cause.rank}, for objects that are kept from batch to batch.',
+        f'Its host memory grows by {human_bytes(cause.suspect.growth.per_batch)} a batch.',
+    )
+
+
+def _catch_up(cause: Straggler) -> Advice:
+    why = f'Rank {cause.rank} takes {1000 * (cause.seconds - cause.others):,.0f} ms longer for each batch; all others wait.'
+    if cause.size >= _LARGER:
+        return Advice('Give all ranks batches of one size: sort or pack samples by length before they are split.', why)
+    if cause.collecting >= _EXPLAINS * (cause.seconds - cause.others):
+        return Advice(
+            'Call gc.disable(), and gc.collect() after the same batches on all ranks.', why, code=code.COLLECT_TOGETHER
+        )
+    if cause.phase == DATA:
+        return Advice(_faster_loading(cause.loader), why, code=code.WORKERS)
+    if cause.host and len(cause.together) > 1:
+        return Advice(
+            f'Look at {cause.host}: whether it is slower than the other machines (clocks, temperature, other processes).',
+            f'Its ranks, {rank_list(cause.together)}, all take longer. {why}',
+        )
+    where = f'at {cause.line}' if cause.line else 'at its machine'
+    return Advice(
+        f'Look {where} on rank {cause.rank}: whether it does more than the others, or its machine is slower (clocks, '
+        'temperature, other processes).',
+        why,
+    )
+
+
+def _against_leak(cause: DeviceLeak) -> Advice:
+    keeper = f' in {cause.kept_by}' if cause.kept_by else ''
+    what, how = f'Stop keeping what {_line(cause.at)} allocates{keeper}.', ''
+    if cause.kept_by.startswith(IN_CYCLE):
+        name = cause.kept_by.removeprefix(IN_CYCLE)
+        what = f'Break the reference cycle of {name}, or call gc.collect() now and then.'
+        how = 'What is in a cycle is freed by a garbage collection alone.'
+    elif cause.kept_by.endswith(WITH_GRAPH):
+        how = 'Keep x.detach(), or loss.item() of a number: a tensor with its graph keeps all activations behind it.'
+    else:
+        how = 'Of a value that is kept, keep a number (loss.item()) or a copy on the host (x.detach().cpu()).'
+    why = f'Each {cause.unit} leaves {human_bytes(cause.per_batch)} of it, {human_bytes(cause.total)} by now. {how}'
+    pasted = code.COLLECT if cause.kept_by.startswith(IN_CYCLE) else code.DETACHED
+    return Advice(what, why, frees=cause.total, code=pasted)
+
+
+def _faster_loading(loader: Optional[LoaderSettings]) -> str:
+    if loader is None:
+        return 'Load data in processes of their own, ahead of the training.'
+    if not loader.num_workers:
+        return 'Give the DataLoader workers, such as num_workers=4: with 0 the training itself loads each batch.'
+    ahead = f', or its prefetch_factor ({loader.prefetch_factor})' if loader.prefetch_factor is not None else ''
+    return f"Raise the DataLoader's num_workers ({loader.num_workers}){ahead}, or do less work for each sample."
+
+
+def _why_waiting(cause: Waiting) -> str:
+    line = f' Most of it is in {cause.line}.' if cause.line else ''
+    return f'Rank {cause.rank} waits for data for {100 * cause.cost:.0f} % of its time.{line}'
+
+
+def _line(at: Sequence[str]) -> str:
+    return at[0] if at else 'a line that was not recorded'

@@ -1,0 +1,169 @@
+"""What ends each reason for which the memory of a device ran out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from composer_memprof.analysis.run_report.advice import code
+from composer_memprof.analysis.run_report.advice.kinds import Advice
+from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
+    BesideModel,
+    EvaluationGraph,
+    Fragmented,
+    FullPrecision,
+    GatheredWhole,
+    LargeBatch,
+    LargeCheckpoint,
+    LargeEvaluation,
+    LargeTensors,
+    Layers,
+    ModelState,
+    OutsideUse,
+    RanOut,
+)
+from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, SHARD
+
+_EXPANDABLE = 'expandable_segments:True'
+_OF_TENSORS = {
+    'logits': 'Use a smaller device_train_microbatch_size, or compute the loss in chunks of the sequence.',
+    'attention': 'Use torch.nn.functional.scaled_dot_product_attention in half precision and without a mask of its own, so that '
+    'flash attention runs: it keeps no scores.',
+    '': 'Use a smaller device_train_microbatch_size.',
+}
+
+
+def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
+    """What ends a reason; of the advice that was found anyway, if it is there.
+
+    Args:
+        cause (RanOut): the reason.
+        found (Sequence[Advice]): from the figures alone.
+    """
+    if isinstance(cause, OutsideUse):
+        return Advice(
+            'Look for other processes on the GPU (nvidia-smi), and end them.',
+            f'{human_bytes(cause.bytes)} of {human_bytes(cause.total)} are used outside of torch.',
+            frees=cause.bytes,
+        )
+    if isinstance(cause, Fragmented):
+        return _found(found, setting=True) or Advice(
+            f'Set PYTORCH_CUDA_ALLOC_CONF={_EXPANDABLE} before the training starts.',
+            f'{human_bytes(cause.idle)} lay idle in torch, the largest piece {human_bytes(cause.hole)}.',
+            frees=cause.idle,
+            reserved=True,
+            setting=_EXPANDABLE,
+            code=code.EXPANDABLE,
+        )
+    if isinstance(cause, ModelState):
+        if cause.steps:
+            return _one_optimizer(cause)
+        return _found(found, change=SHARD) or _less_state(cause)
+    if isinstance(cause, BesideModel):
+        first = next(iter(cause.kept))
+        return Advice(
+            f'Keep {first.partition(", ")[0]} on the host, in half precision, or sharded over the ranks.',
+            f'It takes {human_bytes(cause.kept[first])} of the device, however small the batch is.',
+            frees=cause.kept[first] // 2,
+            code=code.HALVED,
+        )
+    if isinstance(cause, LargeEvaluation):
+        return Advice(
+            "Evaluate in smaller batches: a smaller batch_size of the evaluation's DataLoader, or "
+            'Evaluator(…, device_eval_microbatch_size=…).',
+            f'An evaluation takes {human_bytes(cause.bytes)} and more.',
+            frees=(cause.bytes - cause.training) // 2,
+            code=code.SMALL_EVALUATION,
+        )
+    if isinstance(cause, EvaluationGraph):
+        return Advice(
+            'Evaluate under torch.no_grad(): eval_forward, or a metric, enables gradients.',
+            'An evaluation has no backward pass, so what is kept for one is of no use.',
+            frees=cause.bytes,
+            code=code.NO_GRAD,
+        )
+    if isinstance(cause, LargeCheckpoint):
+        if cause.ranks > 1:
+            what, pasted = (
+                'Save sharded checkpoints, so that no rank gathers the whole state.',
+                code.SHARDED_CHECKPOINTS,
+            )
+        else:
+            what, pasted = 'Copy what is saved to host memory, one tensor at a time.', code.ON_HOST
+        why = f'Saving takes {human_bytes(cause.bytes)} of the device, once for each checkpoint.'
+        return Advice(what, why, frees=cause.bytes, code=pasted)
+    if isinstance(cause, GatheredWhole):
+        layers = cause.layers or "each of the model's layers"
+        return Advice(
+            f'Make {layers} units of FSDP of their own, so that one layer is gathered at a time.',
+            f'{human_bytes(cause.piece)} are gathered in one piece.',
+            frees=cause.bytes - cause.bytes // 4,
+            code=code.UNITS.replace('blocks', cause.layers.removesuffix('.*').rpartition('.')[2] or 'blocks'),
+        )
+    if isinstance(cause, LargeBatch):
+        return Advice(
+            "Cut or bucket long inputs, so that batches are of one size; or set device_train_microbatch_size='auto'.",
+            f'Batch {cause.batch} takes {human_bytes(cause.bytes)} and more, those before at most '
+            f'{human_bytes(cause.before)}.',
+            frees=cause.bytes - cause.before,
+            code=code.AUTO_MICROBATCH,
+        )
+    if isinstance(cause, LargeTensors):
+        half = (
+            'half the microbatch halves that'
+            if cause.what != 'attention'
+            else 'they grow with the square of the sequence'
+        )
+        frees = cause.bytes if cause.what == 'attention' else cause.bytes // 2
+        return Advice(
+            _OF_TENSORS[cause.what],
+            f'{human_bytes(cause.bytes)} are in {count_of(cause.tensors, "tensor")} of a batch; {half}.',
+            frees=frees,
+            code=code.FLASH if cause.what == 'attention' else code.AUTO_MICROBATCH,
+        )
+    if isinstance(cause, FullPrecision):
+        return Advice(
+            "Train with precision='amp_bf16' (amp_fp16 on a GPU older than an A100).",
+            f'In fp32 activations take {human_bytes(cause.bytes)}, in half precision about half of that.',
+            frees=cause.bytes // 2,
+            code=code.BF16,
+        )
+    return _found(found, change=CHECKPOINT_BLOCKS) or _checkpoint(cause)
+
+
+def _found(found: Sequence[Advice], change: str = '', setting: bool = False) -> Advice | None:
+    return next((each for each in found if (setting and each.setting) or (change and each.change == change)), None)
+
+
+def _checkpoint(cause: Layers) -> Advice:
+    return Advice(
+        f'Checkpoint the activations of {cause.name}.',
+        f'{human_bytes(cause.bytes)} are kept for backward.',
+        frees=cause.bytes,
+        costs='its forward is computed again in backward',
+        change=CHECKPOINT_BLOCKS,
+        code=code.CHECKPOINTED,
+    )
+
+
+def _one_optimizer(cause: ModelState) -> Advice:
+    lines = list(cause.steps)
+    return Advice(
+        f'Use one optimizer for the parameters: {" and ".join(lines)} step one each.',
+        'Each has state of its own for every parameter.',
+        frees=sum(cause.steps.values()) - cause.steps[lines[0]],
+    )
+
+
+def _less_state(cause: ModelState) -> Advice:
+    if cause.ranks > 1:
+        what = f'Shard the model over the {cause.ranks} ranks with FSDP.'
+    else:
+        what = 'Shard the model over several GPUs with FSDP, or use an optimizer with less state, such as an 8-bit one.'
+    return Advice(
+        what,
+        f'{human_bytes(cause.bytes)} are parameters, gradients and optimizer state, however small the batch is.',
+        frees=cause.bytes - cause.bytes // max(cause.ranks, 2),
+        change=SHARD if cause.ranks > 1 else '',
+        code=code.SHARDED,
+    )

@@ -1,0 +1,1 @@
+"""Why a run was slow or ran out of memory."""

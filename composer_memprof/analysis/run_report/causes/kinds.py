@@ -1,0 +1,245 @@
+"""The kinds of causes: why a run was slow, or ran out of memory.
+
+A cause costs a share, from 0 to 1, of what the run has: of its time, or of the memory that it may use. A leak that goes on
+costs all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Optional, Union
+
+from composer_memprof.analysis.run_report.causes.ran_out_kinds import RanOut
+from composer_memprof.analysis.run_report.readers import LoaderSettings
+from composer_memprof.recorders.host.summary import Suspect
+from composer_memprof.recorders.step_times.found_pauses import Compiled
+
+#: A cause of a smaller cost is none.
+LEAST = 0.1
+#: Growth since the first sample that is worth a word, as a share of all.
+_GREW = 0.1
+#: A leak that fills this share of memory within this many batches is a cause.
+_LEAK_SHARE, _LEAK_BATCHES = 0.01, 100_000
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The training waits for data.
+
+    Args:
+        rank (int): the rank that waits longest.
+        cost (float): the share of the time.
+        seconds (float): of a typical batch, spent waiting.
+        batch (float): seconds of a typical batch.
+        loader (LoaderSettings, optional): how it loads; None if that is not known.
+        line (str): of the user's code in which it waits most; ``''`` if that is not known.
+    """
+
+    kind: ClassVar[str] = 'waiting'
+    rank: int
+    cost: float
+    seconds: float
+    batch: float
+    loader: Optional[LoaderSettings]
+    line: str
+
+
+@dataclass(frozen=True)
+class TimeTaken:
+    """Something beside training's own work takes the time.
+
+    Args:
+        rank (int): the rank on which it takes longest.
+        cost (float): the share of the time.
+        phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device.
+        seconds (float): of a batch on average, over all batches.
+        line (str): of the user's code that takes most of it; ``''`` if that is not known.
+    """
+
+    kind: ClassVar[str] = 'time_taken'
+    rank: int
+    cost: float
+    phase: str
+    seconds: float
+    line: str
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """Python's garbage collector takes the time.
+
+    Args:
+        rank (int): the rank on which it takes longest.
+        cost (float): the share of the time.
+        seconds (float): of all collections.
+        collections (int): that visited every object.
+    """
+
+    kind: ClassVar[str] = 'garbage_collection'
+    rank: int
+    cost: float
+    seconds: float
+    collections: int
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """torch.compile compiles a function again and again.
+
+    Args:
+        rank (int): the rank on which it takes longest.
+        cost (float): the share of the time.
+        compiled (Compiled): the function, and why.
+    """
+
+    kind: ClassVar[str] = 'compiling'
+    rank: int
+    cost: float
+    compiled: Compiled
+
+
+@dataclass(frozen=True)
+class DeviceLeak:
+    """A place in the code of which each batch leaves memory allocated.
+
+    Args:
+        rank (int): the rank on which it grows fastest.
+        cost (float): 1, or less if it would take very long to fill the memory; the share of memory that ran out.
+        per_batch (int): bytes more after each batch.
+        total (int): bytes by the end of the recording.
+        unit (str): what a batch is called.
+        at (list[str]): the lines that allocate, innermost first; of several places those of the largest.
+        places (int): places in the code that allocate what is kept.
+        kept_by (str): what keeps it, in words; ``''`` if that is not known.
+        left (int, optional): the batches until the memory is full; None if that is not known, or it is full.
+    """
+
+    kind: ClassVar[str] = 'device_leak'
+    rank: int
+    cost: float
+    per_batch: int
+    total: int
+    unit: str
+    at: list[str]
+    places: int
+    kept_by: str
+    left: Optional[int]
+
+
+@dataclass(frozen=True)
+class LeftWhole:
+    """FSDP shards the model, but leaves large modules whole on each rank.
+
+    Args:
+        rank (int): the rank that holds most.
+        cost (float): the share of the peak that sharding them would free, with their gradients and optimizer state.
+        modules (dict[str, int]): bytes of their parameters, largest first.
+        frees (int): bytes that sharding them would free.
+    """
+
+    kind: ClassVar[str] = 'left_whole'
+    rank: int
+    cost: float
+    modules: dict[str, int]
+    frees: int
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The other ranks wait for one.
+
+    Args:
+        rank (int): the rank that is slow.
+        cost (float): the share of a batch that it takes longer.
+        phase (str): in which it takes longer: ``'data'``, ``'forward'`` and so on.
+        seconds (float): of that phase.
+        others (float): seconds of the median of the other ranks.
+        line (str): of the user's code that takes most of the phase; ``''`` if that is not known.
+        size (float): how many times as many tokens, or samples, its batches have; 1 if that is not known.
+        collecting (float): seconds of a batch, on average, that Python's garbage collector takes of it.
+        loader (LoaderSettings, optional): how it loads; None if that is not known.
+        together (list[int]): all ranks that are slow in that phase, this one included.
+        host (str): the machine of all of them and of no other rank; ``''`` if they are on several, or that is not known.
+    """
+
+    kind: ClassVar[str] = 'straggler'
+    rank: int
+    cost: float
+    phase: str
+    seconds: float
+    others: float
+    line: str
+    size: float
+    collecting: float
+    loader: Optional[LoaderSettings]
+    together: list[int]
+    host: str
+
+
+@dataclass(frozen=True)
+class HostLeak:
+    """Host memory grows with every batch.
+
+    Args:
+        rank (int): the rank on which it grows fastest.
+        cost (float): 1, or less if it would take very long to fill the memory.
+        suspect (Suspect): the process that grows.
+        ranks (int): how many ranks grow.
+        limit (int, optional): bytes at which the job is killed.
+    """
+
+    kind: ClassVar[str] = 'host_leak'
+    rank: int
+    cost: float
+    suspect: Suspect
+    ranks: int
+    limit: Optional[int]
+
+
+#: Causes that take time.
+SLOW = (Waiting, TimeTaken, Collecting, Compiling, Straggler)
+
+
+@dataclass(frozen=True)
+class HostFull:
+    """A process was killed when the memory of the host was full.
+
+    Args:
+        rank (int): the rank that was killed.
+        cost (float): 1.
+        used (int): bytes that the job used in the last sample before, or at most.
+        limit (int): bytes at which the job is killed.
+        suspect (Suspect, optional): the process that clearly grows; None if none does, or the run was too short to tell.
+        processes (int): bytes of the process and its children at most.
+        name (str): the process that took most more since the first sample, for people.
+        phase (str): in which the training process took most of that; ``''`` if another process did.
+        more (int): bytes that it took more.
+        short (bool): True if the run was too short to tell a leak from a peak.
+    """
+
+    kind: ClassVar[str] = 'host_full'
+    rank: int
+    cost: float
+    used: int
+    limit: int
+    suspect: Optional[Suspect]
+    processes: int
+    name: str
+    phase: str
+    more: int
+    short: bool
+
+    @property
+    def grew(self) -> bool:
+        """True if what the process took more is worth a word."""
+        return self.more >= _GREW * self.processes
+
+
+Cause = Union[Waiting, TimeTaken, Collecting, Compiling, Straggler, DeviceLeak, LeftWhole, HostLeak, HostFull, RanOut]
+
+
+def leak_cost(per_batch: float, memory: int) -> float:
+    """1 for a leak that fills the memory within some thousand batches, less for a slower one, 0 if it never matters."""
+    if per_batch <= 0 or memory <= 0 or per_batch * _LEAK_BATCHES < _LEAK_SHARE * memory:
+        return 0.0
+    return min(1.0, per_batch * _LEAK_BATCHES / 10 / memory)

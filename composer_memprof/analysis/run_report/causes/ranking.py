@@ -1,0 +1,92 @@
+"""All causes with evidence from several files, ranked by what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from composer_memprof.analysis.memory.snapshot_report import SnapshotReport
+from composer_memprof.analysis.memory.summary import SnapshotSummary
+from composer_memprof.analysis.run_report.attempts import RunAttempt
+from composer_memprof.analysis.run_report.causes.device_memory import device_leaks
+from composer_memprof.analysis.run_report.causes.host_memory import host_full, host_leaks
+from composer_memprof.analysis.run_report.causes.kinds import (
+    Cause,
+    Collecting,
+    DeviceLeak,
+    HostFull,
+    Straggler,
+    TimeTaken,
+    Waiting,
+)
+from composer_memprof.analysis.run_report.causes.ran_out import reasons
+from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT, FullPrecision, RanOut
+from composer_memprof.analysis.run_report.causes.ranks import left_whole, straggler
+from composer_memprof.analysis.run_report.causes.speed import slow_parts
+from composer_memprof.analysis.run_report.readers import StepTimesFile
+from composer_memprof.recorders.step_times.summary import DATA
+
+#: A leak that holds this share of the memory that ran out is the reason.
+_OF_WHAT_RAN_OUT = 0.25
+
+
+def causes(
+    summaries: Mapping[int, SnapshotSummary],
+    contents: Mapping[str, Mapping[int, Any]],
+    failed: Optional[tuple[int, SnapshotReport]],
+    ranks: Sequence[int],
+    last: Optional[RunAttempt],
+) -> list[Cause]:
+    """The causes that were found: first why memory ran out, if it did, then the costliest.
+
+    Args:
+        summaries (Mapping): the newest summary of a snapshot by rank.
+        contents (Mapping): the newest content by callback and rank, as the readers return it.
+        failed (tuple, optional): the rank that ran out of memory first, and the report on its snapshot.
+        ranks (Sequence[int]): all ranks of the run.
+        last (RunAttempt, optional): its last attempt; None if the manifests list none.
+    """
+    killed = last.ranks_in('killed') if last is not None else []
+    hosts = {rank: attempt.host for rank, attempt in last.ranks.items()} if last is not None else {}
+    full = list(host_full(contents.get('host_rss', {}), killed))
+    leaks = list(device_leaks(summaries))
+    others: list[Cause] = [
+        *leaks,
+        *full,
+        *(host_leaks(contents.get('host_rss', {})) if not full else ()),
+        *_slow(contents.get('step_times', {}), hosts),
+        *left_whole(summaries, contents.get('fsdp_mem_tracker', {}), ranks),
+    ]
+    others.sort(key=lambda cause: -cause.cost)
+    if failed is None:
+        return others
+    filled = [leak for leak in leaks if leak.rank == failed[0] and leak.cost >= _OF_WHAT_RAN_OUT]
+    found = [] if filled else _main(reasons(*failed, len(ranks)))
+    return [*filled, *found, *(cause for cause in others if cause not in filled)]
+
+
+def _slow(files: Mapping[int, StepTimesFile], hosts: Mapping[int, str]) -> Iterator[Cause]:
+    """A straggler explains what its phase takes on its rank."""
+    behind = list(straggler(files, hosts))
+    yield from behind
+    for part in slow_parts(files):
+        if not (behind and part.rank == behind[0].rank and _is_explained(part, behind[0])):
+            yield part
+
+
+def _is_explained(part: Cause, by: Straggler) -> bool:
+    if isinstance(part, Waiting):
+        return by.phase == DATA
+    return (isinstance(part, TimeTaken) and part.phase == by.phase) or isinstance(part, Collecting)
+
+
+def _main(found: Sequence[RanOut]) -> list[RanOut]:
+    """The most particular reason; after one that is not particular, the next."""
+    return list(found[: 2 if found and isinstance(found[0], FullPrecision) else 1])
+
+
+def ended_the_run(cause: Cause, ranks_out_of_memory: Sequence[int]) -> bool:
+    """True for a reason for which memory ran out, or the run was killed."""
+    return isinstance(cause, (*RAN_OUT, HostFull)) or (
+        isinstance(cause, DeviceLeak) and cause.cost >= _OF_WHAT_RAN_OUT and cause.rank in ranks_out_of_memory
+    )

@@ -1,0 +1,254 @@
+"""What keeps a tensor alive: the attribute, the variable or the closure through which Python reaches it.
+
+Meant for a forked child, where the training does not wait: a search visits each object of the process a few times.
+
+>>> import torch
+>>> class Logger:
+...     def __init__(self):
+...         self.history = [torch.ones(2), torch.ones(2)]
+>>> logger = Logger()
+>>> set(keepers_of([each.data_ptr() for each in logger.history]).values())
+{'Logger.history, a list of 2'}
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+
+from composer_memprof.messages import errors_logged
+from composer_memprof.recorders.modules.holders import live_tensors
+from composer_memprof.recorders.torch_private import module_tables
+from composer_memprof.recorders.torch_private.module_tables import TABLES
+from composer_memprof.vocabulary import BOUNDED, IN_CYCLE, WITH_GRAPH
+
+#: The modules of ``torch_private`` that this one needs.
+NEEDS = (module_tables,)
+#: Objects of the process, small ones included, from which on nothing is searched: a visit copies the page of each.
+MOST_OBJECTS = 20_000_000
+#: Tensors whose keepers are looked for, and the seconds after which no further one is.
+_MOST_TENSORS, _SECONDS = 6, 3.0
+#: Referrers between a tensor and what has a name; the most objects that are looked at in a level.
+_LEVELS, _WIDEST = 12, 200
+_CONTAINERS = (list, set, frozenset, dict, deque)
+#: Their attributes name what they keep, but users look for what keeps them in turn.
+_LIBRARIES = ('torch', 'composer', 'torchmetrics', 'collections', 'functools', 'transformers')
+_FUNCTIONS = {types.FunctionType: 'the closure of', types.GeneratorType: 'the generator'}
+
+
+@dataclass(eq=False)
+class _Link:
+    """An object on the way up from a tensor.
+
+    Args:
+        obj (Any): the object.
+        path (str): the attributes that lead from it to the tensor: ``.cat.value``.
+        key (str): of a dict: the key. It is an attribute's name if the dict is an object's.
+        container (str): the largest container below it, in words: ``a list of 12``.
+        size (int): how many things are in that.
+    """
+
+    obj: Any
+    path: str = ''
+    key: str = ''
+    container: str = ''
+    size: int = 0
+
+    def in_words(self, name: str) -> str:
+        return f'{name}, {self.container}' if self.container else name
+
+
+def keepers_of(addresses: Collection[int]) -> dict[int, str]:
+    """What keeps the tensors at these addresses, in words. Of many tensors, some are looked for.
+
+    Args:
+        addresses (Collection[int]): of storages, as ``Tensor.data_ptr()``. What only C++ keeps is left out.
+    """
+    if not addresses or sys.getallocatedblocks() > MOST_OBJECTS:
+        return {}
+    deadline = time.monotonic() + _SECONDS
+    variables = _variables(sys._getframe(1))
+    found: dict[int, str] = {}
+    for address, tensor in _tensors_at(set(addresses)):
+        keeper = _keeper(tensor, variables)
+        if keeper is not None:
+            found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
+        if len(found) == _MOST_TENSORS or time.monotonic() > deadline:
+            break
+    return found
+
+
+def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:
+    """What keeps the objects with these ``id`` numbers, in words."""
+    deadline = time.monotonic() + _SECONDS
+    variables = _variables(sys._getframe(1))
+    found: dict[int, str] = {}
+    for number in numbers:
+        keeper = _keeper(next(each for each in gc.get_objects() if id(each) == number), variables)
+        if keeper is not None:
+            found[number] = keeper
+        if time.monotonic() > deadline:
+            break
+    return found
+
+
+def _tensors_at(addresses: set[int]) -> Iterator[tuple[int, torch.Tensor]]:
+    """The tensors, one at a time: a list of them would be found among what keeps them."""
+    wanted = {id(each): address for each in live_tensors() if (address := address_of(each)) in addresses}
+    numbers = list(wanted)[:: max(len(wanted) // _MOST_TENSORS, 1)]
+    for number in numbers:
+        for each in gc.get_objects():
+            if id(each) == number:
+                yield wanted[number], each
+                break
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Of its storage; 0 if the tensor refuses to be looked at."""
+    with errors_logged('a tensor refused to be looked at'):
+        return tensor.untyped_storage().data_ptr()
+    return 0
+
+
+def _variables(frame: Optional[types.FrameType]) -> dict[int, str]:
+    """The local variables of the functions that run, by the ``id`` of their values."""
+    found: dict[int, str] = {}
+    while frame is not None:
+        own = str(frame.f_globals.get('__name__')).startswith('composer_memprof.')
+        if not own and frame.f_locals is not frame.f_globals:
+            for name, value in frame.f_locals.items():
+                found.setdefault(id(value), f'the variable {name} of {frame.f_code.co_name}')
+        frame = frame.f_back
+    return found
+
+
+def _keeper(tensor: torch.Tensor, variables: Mapping[int, str]) -> Optional[str]:
+    """The nearest thing that a user knows by name; else the nearest one of a library."""
+    level = [_Link(tensor)]
+    seen = {id(tensor), id(variables)}
+    in_library: Optional[str] = None
+    for _ in range(_LEVELS):
+        for link in level:
+            if id(link.obj) in variables:
+                return _up(None, link).in_words(variables[id(link.obj)])
+        level = _level_above(level, seen)
+        for link in level:
+            name = _name_of(link)
+            if name is not None and type(link.obj).__module__.partition('.')[0] not in _LIBRARIES:
+                return f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
+            in_library = in_library or name
+        if not level:
+            break
+    return in_library
+
+
+def _level_above(level: Sequence[_Link], seen: set[int]) -> list[_Link]:
+    """What refers to the objects of a level, each once."""
+    links = {id(link.obj): link for link in level}
+    found: list[_Link] = []
+    for referrer in gc.get_referrers(*(link.obj for link in level)):
+        if id(referrer) in seen or _is_of_search(referrer):
+            continue
+        seen.add(id(referrer))
+        link = next((links[id(each)] for each in gc.get_referents(referrer) if id(each) in links), None)
+        if link is not None:
+            found.append(_up(referrer, link))
+        if len(found) == _WIDEST:
+            break
+    return found
+
+
+def _is_of_search(referrer: Any) -> bool:
+    if isinstance(referrer, types.FrameType):
+        return _runs(referrer)  # one that has ended is kept by a traceback
+    if isinstance(referrer, _Link):
+        return True
+    if type(referrer) is dict:  # a link's own
+        return referrer.keys() == _Link.__dataclass_fields__.keys()
+    return isinstance(referrer, types.GeneratorType) and referrer.gi_code is _tensors_at.__code__
+
+
+def _runs(frame: types.FrameType) -> bool:
+    running = [sys._getframe(1), *sys._current_frames().values()]
+    while running:
+        if frame in running:
+            return True
+        running = [each.f_back for each in running if each.f_back is not None]
+    return False
+
+
+def _up(referrer: Any, link: _Link) -> _Link:
+    """The link of what refers to a link's object."""
+    obj, path, container, size = link.obj, link.path, link.container, link.size
+    prefixed = f'.{link.key}{path}' if link.key else path
+    if type(obj) is dict and (isinstance(referrer, type) or getattr(referrer, '__dict__', None) is obj):
+        return _Link(referrer, prefixed, '', container, size)  # the dict has the referrer's attributes
+    is_dict = type(referrer) is dict
+    attribute = _attribute(referrer.items() if is_dict else _attributes(referrer), obj)
+    if attribute in TABLES and link.key:
+        return _Link(referrer, prefixed, '', container, size)
+    if isinstance(obj, _CONTAINERS):
+        path = ''
+        most = getattr(obj, 'maxlen', None)
+        if most is not None:
+            container, size = f'{BOUNDED}{most}', sys.maxsize
+        elif len(obj) >= size:
+            container, size = f'a {type(obj).__name__} of {len(obj)}', len(obj)
+    if is_dict:
+        return _Link(referrer, path, attribute, container, size)
+    if attribute:
+        return _Link(referrer, f'.{attribute}{path}', '', container, size)
+    return _Link(referrer, path if isinstance(referrer, (tuple, types.CellType)) else '', '', container, size)
+
+
+def _attributes(owner: Any) -> Iterator[tuple[Any, Any]]:
+    """The names and the values of an object's attributes."""
+    yield from list(getattr(owner, '__dict__', {}).items())
+    for kind in type(owner).__mro__:
+        slots = kind.__dict__.get('__slots__', ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            yield name, getattr(owner, name, None)
+
+
+def _attribute(items: Iterable[tuple[Any, Any]], value: Any) -> str:
+    """The name under which a value is; ``''`` if that is not known."""
+    return next((name for name, each in list(items) if each is value and isinstance(name, str)), '')
+
+
+def _name_of(link: _Link) -> Optional[str]:
+    """The name of a thing that keeps another; None if it has none."""
+    obj = link.obj
+    if type(obj) is dict and link.key and '__builtins__' in obj:
+        return link.in_words(f'the global variable {obj.get("__name__")}.{link.key}')
+    if type(obj) in _FUNCTIONS:
+        return link.in_words(f'{_FUNCTIONS[type(obj)]} {obj.__qualname__}')
+    if not link.path or isinstance(obj, (*_CONTAINERS, tuple, types.CellType, types.ModuleType)):
+        return None
+    kind = obj if isinstance(obj, type) else type(obj)
+    return link.in_words(f'{kind.__qualname__}{link.path}')
+
+
+def _only_keeps_itself(owner: Any, variables: Mapping[int, str]) -> bool:
+    """True if an object is only reached from itself, so that nothing but a garbage collection frees it."""
+    if isinstance(owner, (type, dict, *_FUNCTIONS)):
+        return False
+    level, seen = [_Link(owner)], {id(variables)}
+    for _ in range(_LEVELS):
+        if any(id(link.obj) in variables or _is_root(link.obj) for link in level):
+            return False
+        level = _level_above(level, seen)
+        if not level:
+            return id(owner) in seen
+    return False
+
+
+def _is_root(obj: Any) -> bool:
+    return isinstance(obj, (types.ModuleType, type)) or (type(obj) is dict and '__builtins__' in obj)

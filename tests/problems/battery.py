@@ -1,0 +1,64 @@
+"""All problems and healthy runs, and whether the report on one says what it should."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from composer_memprof.analysis.run_report.report import RunReport
+from composer_memprof.report.text.sentences.run_verdict import verdict
+from tests.problems import kept, killed, on_gpu, on_host, on_ranks, slow
+from tests.problems.problem import Problem
+from tests.support.run_reports import reported
+
+PROBLEMS: dict[str, Problem] = {
+    **kept.PROBLEMS,
+    **slow.PROBLEMS,
+    **on_host.PROBLEMS,
+    **killed.PROBLEMS,
+    **on_gpu.PROBLEMS,
+    **on_ranks.PROBLEMS,
+}
+HEALTHY: dict[str, Callable[[], None]] = {
+    **kept.HEALTHY,
+    **slow.HEALTHY,
+    **on_host.HEALTHY,
+    **on_gpu.HEALTHY,
+    **on_ranks.HEALTHY,
+}
+_UNITS = {'B': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
+#: The changes that make room in a run that needs none: each has a price that the user may want to know.
+_OFFERS = ('Checkpoint the activations', 'Return less from forward', 'Set PYTORCH_CUDA_ALLOC_CONF')
+
+
+def what_is_wrong_with_the_answer(problem: Problem) -> str:
+    """Train in the current folder, and read the first sentence and the first change; ``''`` if both are right."""
+    problem.run()
+    report = reported(Path('test-run'))
+    first = verdict(report)[0].text
+    missing = [words for words in problem.says if words not in first]
+    if missing:
+        return f'the first sentence has not {missing}: {first}'
+    change = report.advice[0].what if report.advice else ''
+    if problem.change not in change:
+        return f'the first change is not {problem.change!r}: {change}'
+    if problem.bytes and all(abs(size - problem.bytes) > problem.bytes / 10 for size in _sizes_in(first)):
+        return f'the first sentence has not {problem.bytes} bytes: {first}'
+    return ''
+
+
+def false_alarm(run: Callable[[], None]) -> str:
+    """Train in the current folder; what the report finds wrong with the run, ``''`` if nothing."""
+    run()
+    report = reported(Path('test-run'))
+    offers = [each.what for each in report.advice if not each.what.startswith(_OFFERS)]
+    return '; '.join([*(str(cause) for cause in report.causes), *offers, *_failures(report)])
+
+
+def _failures(report: RunReport) -> list[str]:
+    return [sentence.text for sentence in verdict(report) if sentence.about in ('failure', 'growth')]
+
+
+def _sizes_in(text: str) -> list[float]:
+    return [float(size) * _UNITS[unit] for size, unit in re.findall(r'(\d+(?:\.\d+)?) ([KMG]iB|B)\b', text)]

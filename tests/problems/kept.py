@@ -1,0 +1,381 @@
+"""Memory of the device that is kept from batch to batch."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from composer.core import Callback, State
+from composer.loggers import Logger
+from torchmetrics import CatMetric
+
+from composer_memprof import MemorySnapshot
+from tests.conftest import Regression, loader, train
+from tests.problems.problem import Problem, line_of
+from tests.support.callbacks.host_memory import MIB
+
+
+class Wide(Regression):
+    """Activations of 1 MiB a batch of 128."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(16, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 1))
+
+
+class KeepsHidden(Regression):
+    """Appends a tensor to a list in each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.seen.append(torch.ones(MIB // 4))
+        return super().forward(batch)
+
+
+class KeepsRarely(KeepsHidden):
+    """Appends a tensor in one of three batches."""
+
+    batches = 0
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.batches += 1
+        if self.batches % 3 == 0:
+            self.seen.append(torch.ones(3 * MIB // 4))
+        return Regression.forward(self, batch)
+
+
+class KeepsErrors(KeepsHidden):
+    """Keeps exceptions: the traceback of each keeps the variables of its functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: list[ValueError] = []
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        try:
+            self._augment()
+        except ValueError as error:
+            self.failed.append(error)
+        return Regression.forward(self, batch)
+
+    def _augment(self) -> None:
+        noise = torch.ones(MIB // 4)
+        raise ValueError(f'{len(noise)} values are refused')
+
+
+class KeepsInLoss(KeepsHidden):
+    def forward(self, batch: Any) -> torch.Tensor:
+        return Regression.forward(self, batch)
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        self.seen.append(torch.zeros(2 * MIB // 4))
+        return super().loss(outputs, batch)
+
+
+class KeepsInCallback(Callback):
+    """A logger that keeps a tensor of each batch."""
+
+    def __init__(self) -> None:
+        self.history: dict[str, list[torch.Tensor]] = {'norms': []}
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        self.history['norms'].append(torch.zeros(3 * MIB // 4))
+
+
+class KeepsAtTheEnd(Callback):
+    """Keeps a copy of the outputs, after the callbacks before it have seen the batch's end."""
+
+    def __init__(self) -> None:
+        self.outputs: list[torch.Tensor] = []
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.outputs.append(state.outputs.detach().repeat(1, MIB // 4 // len(state.outputs)))
+
+
+class KeepsWeights(Callback):
+    """Keeps a copy of the model after each batch."""
+
+    def __init__(self) -> None:
+        self.best: list[Any] = []
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.best.append(copy.deepcopy(state.model.state_dict()))
+
+
+class KeepsGradients(Callback):
+    norms: list[Any] = []
+
+    def after_backward(self, state: State, logger: Logger) -> None:
+        KeepsGradients.norms.append([parameter.grad.clone() for parameter in state.model.parameters()])
+
+
+class KeepsInHooks(Regression):
+    """Adds a hook in each forward, which holds a tensor in its closure."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        scale = torch.ones(MIB // 4)
+        self.net[0].register_forward_hook(lambda module, given, result: result * scale[0])
+        return super().forward(batch)
+
+
+class KeepsActivations(Wide):
+    """A hook that collects what a layer returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activations: list[torch.Tensor] = []
+        self.net[1].register_forward_hook(self._collect)
+
+    def _collect(self, module: Any, given: Any, result: torch.Tensor) -> None:
+        self.activations.append(result.detach() + 1)
+
+
+class KeepsGraphs(Wide):
+    """A second loss that nobody calls backward of: it keeps its activations."""
+
+    auxiliary: list[torch.Tensor] = []
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        KeepsGraphs.auxiliary.append(self.net(2 * batch[0]).mean())
+        return super().loss(outputs, batch)
+
+
+class KeepsMasks(Regression):
+    """A cache whose key is new each time."""
+
+    masks: dict[int, torch.Tensor] = {}
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch) * self._mask(len(self.masks))[0]
+
+    def _mask(self, number: int) -> torch.Tensor:
+        return self.masks.setdefault(number, torch.ones(MIB // 4))
+
+
+class Concatenates(Regression):
+    """Puts something into one tensor with each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all = torch.ones(MIB // 4)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.all = torch.cat([self.all, torch.ones(MIB // 4)])
+        return super().forward(batch)
+
+
+class CarriesState(Wide):
+    """A recurrent state that is never detached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = torch.nn.Linear(32, 32)
+        self.state = torch.zeros(2048, 32)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.state = torch.tanh(self.step(self.state))
+        return super().forward(batch)
+
+
+class KeepsInMetric(Regression):
+    """A metric that concatenates, and is never reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = CatMetric()
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        self.scores.update(torch.zeros(MIB // 4))
+        return super().loss(outputs, batch)
+
+
+class KeepsInCycles(Regression):
+    """A cycle of references, which only the garbage collector would free."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        node = Node(torch.ones(MIB // 4))
+        return super().forward(batch) * node.values[0]
+
+
+class Node:
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values, self.parent = values, self
+
+
+class KeepsPredictions(Regression):
+    """Keeps what each evaluation predicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.predictions: list[torch.Tensor] = []
+
+    def eval_forward(self, batch: Any, outputs: Any = None) -> torch.Tensor:
+        found = self(batch)
+        self.predictions.append(found.repeat(1, MIB // 4 // len(found)))
+        return found
+
+
+# -- healthy ------------------------------------------------------------------------------------------------------------
+
+
+class KeepsLast(Regression):
+    """Keeps the newest hidden tensor, whose size changes, in place of the one before."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.last = torch.ones((MIB // 4) * (1 + len(batch[0]) % 3))
+        return super().forward(batch)
+
+
+class KeepsLastTwo(Callback):
+    """Keeps what the last two batches returned."""
+
+    def __init__(self) -> None:
+        self.newest: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.newest.append(torch.ones(MIB // 4))
+
+
+class KeepsLastFifty(KeepsLastTwo):
+    """Keeps what the last fifty batches returned: it has not as many yet."""
+
+    def __init__(self) -> None:
+        self.newest = collections.deque(maxlen=50)
+
+
+class FillsLazily(KeepsRarely):
+    """Makes three tensors when they are needed first, and no more."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch) if len(self.seen) < 3 else Regression.forward(self, batch)
+
+
+class Averages(Callback):
+    """A second copy of the weights, updated in place."""
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        self.average = copy.deepcopy(state.model.state_dict())
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        for name, value in state.model.state_dict().items():
+            self.average[name].mul_(0.9).add_(value, alpha=0.1)
+
+
+class FillsCache(Regression):
+    """A cache by the length of a batch, which is full after the first batch."""
+
+    masks: dict[int, torch.Tensor] = {}
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch) * self.masks.setdefault(len(batch[0]), torch.ones(MIB // 4))[0]
+
+
+def of_snapshot(model: Callable[[], torch.nn.Module], *callbacks: Callable[[], Callback], **more: Any) -> Any:
+    def run() -> None:
+        settings = {'batches': 8, **{name: value() if callable(value) else value for name, value in more.items()}}
+        window = MemorySnapshot(schedule=settings.pop('schedule', None))
+        train(window, *(make() for make in callbacks), model=model(), **settings)
+
+    return run
+
+
+def of_wide(model: Callable[[], torch.nn.Module]) -> Callable[[], None]:
+    return of_snapshot(model, train_dataloader=lambda: loader(8, batch_size=128))
+
+
+def without_collections() -> None:
+    gc.disable()
+    try:
+        of_snapshot(KeepsInCycles)()
+    finally:
+        gc.enable()
+
+
+def _leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:
+    return ('leak', line_of(function, text), keeper), 'Stop keeping', size
+
+
+PROBLEMS: dict[str, Problem] = {
+    'a list in forward': Problem(
+        of_snapshot(KeepsHidden), *_leak(KeepsHidden.forward, 'torch.ones', 'KeepsHidden.seen', MIB)
+    ),
+    'a list in every third batch': Problem(
+        of_snapshot(KeepsRarely, schedule={'active': '14ba'}, batches=16),
+        *_leak(KeepsRarely.forward, 'torch.ones', 'KeepsRarely.seen', MIB),
+    ),
+    'tracebacks': Problem(
+        of_snapshot(KeepsErrors), *_leak(KeepsErrors._augment, 'torch.ones', 'KeepsErrors.failed', MIB)
+    ),
+    'a list in the loss': Problem(
+        of_snapshot(KeepsInLoss), *_leak(KeepsInLoss.loss, 'torch.zeros', 'KeepsInLoss.seen', 2 * MIB)
+    ),
+    'a logger': Problem(
+        of_snapshot(Regression, KeepsInCallback),
+        *_leak(KeepsInCallback.after_loss, 'torch.zeros', 'KeepsInCallback.history', 3 * MIB),
+    ),
+    'a callback at the end of batches': Problem(
+        of_snapshot(Regression, KeepsAtTheEnd),
+        *_leak(KeepsAtTheEnd.batch_end, 'append', 'KeepsAtTheEnd.outputs', MIB),
+    ),
+    'copies of the weights': Problem(
+        of_snapshot(Wide, KeepsWeights),
+        *_leak(KeepsWeights.batch_end, 'deepcopy', 'KeepsWeights.best', 4 * (16 * 2048 + 2048 + 2048 + 1)),
+    ),
+    'gradients': Problem(
+        of_snapshot(Wide, KeepsGradients),
+        ('leak', 'kept.py', 'KeepsGradients.norms'),
+        'Stop keeping',
+        4 * (16 * 2048 + 2048 + 2048 + 1),
+    ),
+    'a closure in a hook': Problem(
+        of_snapshot(KeepsInHooks), *_leak(KeepsInHooks.forward, 'torch.ones', 'KeepsInHooks.forward.<locals>', MIB)
+    ),
+    'activations in a hook': Problem(
+        of_wide(KeepsActivations),
+        ('leak', 'kept.py', '_collect', 'KeepsActivations.activations'),
+        'Stop keeping',
+        MIB,
+    ),
+    'graphs of a loss': Problem(
+        of_wide(KeepsGraphs), ('leak', 'kept.py', 'KeepsGraphs.auxiliary', 'with its graph'), 'Stop keeping', MIB
+    ),
+    'a cache': Problem(of_snapshot(KeepsMasks), *_leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)),
+    'a tensor that gets longer': Problem(
+        of_snapshot(Concatenates), *_leak(Concatenates.forward, 'torch.cat', 'Concatenates.all', MIB)
+    ),
+    'a recurrent state': Problem(
+        of_snapshot(CarriesState), ('leak', 'kept.py', 'CarriesState.state', 'with its graph'), 'Stop keeping'
+    ),
+    'a metric': Problem(
+        of_snapshot(KeepsInMetric), *_leak(KeepsInMetric.loss, 'torch.zeros', 'KeepsInMetric.scores.value', MIB)
+    ),
+    'a reference cycle': Problem(
+        without_collections,
+        ('leak', line_of(KeepsInCycles.forward, 'torch.ones'), 'a reference cycle', 'Node.values'),
+        'Break the reference cycle',
+        MIB,
+    ),
+    'predictions of evaluations': Problem(
+        of_snapshot(KeepsPredictions, eval_dataloader=lambda: loader(1), eval_interval='1ba'),
+        *_leak(KeepsPredictions.eval_forward, 'append', 'KeepsPredictions.predictions', MIB),
+    ),
+}
+
+HEALTHY: dict[str, Callable[[], None]] = {
+    'plain': of_snapshot(Regression),
+    'a few tensors made when they are needed': of_snapshot(FillsLazily, schedule={'active': '20ba'}, batches=22),
+    'microbatches': of_snapshot(Regression, device_train_microbatch_size=2),
+    'the newest result kept': of_snapshot(KeepsLast, train_dataloader=lambda: loader(8, batch_size=7)),
+    'the last two results kept': of_snapshot(Regression, KeepsLastTwo),
+    'the last fifty results kept': of_snapshot(Regression, KeepsLastFifty),
+    'an average of the weights': of_snapshot(Regression, Averages),
+    'a cache that is full': of_snapshot(FillsCache),
+    'evaluation': of_snapshot(Regression, eval_dataloader=lambda: loader(2), eval_interval='2ba'),
+}

@@ -1,0 +1,130 @@
+"""Runs that are killed when host memory is full, or whose worker is. Each is trained in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from composer.core import Callback, State
+from composer.loggers import Logger
+from torch.utils.data import DataLoader, get_worker_info
+
+from composer_memprof import HostRSS, MemorySnapshot, StepTimes
+from composer_memprof.cgroup import CgroupMemory
+from composer_memprof.recorders.host import recorder
+from tests.conftest import Noise, Regression, child_environment, train
+from tests.problems.problem import Problem
+from tests.support.callbacks.host_memory import MIB, fresh_memory
+from tests.support.processes import warm_python
+
+_ROOM = 320 * MIB
+
+
+class LeaksUntilKilled(Regression):
+    """Keeps mebibytes of each batch; near the limit the process gets the kernel's signal."""
+
+    def __init__(self, limit: int, mebibytes: int) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+        self.limit, self.mebibytes = limit, mebibytes
+
+    def forward(self, batch: Any) -> Any:
+        self.kept += [fresh_memory() for _ in range(self.mebibytes)]
+        time.sleep(0.01)
+        if _resident() > self.limit - 20 * MIB:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(batch)
+
+
+class CopiesForCheckpoint(Callback):
+    """Copies the model to save it, which takes as much again, with which the process is over its limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        del logger
+        if state.timestamp.batch.value == 4:
+            self.copies = [fresh_memory() for _ in range(_ROOM // MIB - 20)]
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WithoutRoom(Noise):
+    """A worker that writes to shared memory that is full gets SIGBUS."""
+
+    def __getitem__(self, index: int) -> Any:
+        if get_worker_info() is not None and index == 60:
+            os.kill(os.getpid(), signal.SIGBUS)
+        return super().__getitem__(index)
+
+
+def _resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def trains(mebibytes: int) -> None:
+    """Train until the process is killed."""
+    limit = _limited()
+    train(HostRSS(interval=0.02), model=LeaksUntilKilled(limit, mebibytes), batches=1000)
+
+
+def saves() -> None:
+    """Train until a checkpoint needs too much."""
+    train(HostRSS(interval=0.02), CopiesForCheckpoint(_limited()), batches=20)
+
+
+def loads() -> None:
+    """Train until shared memory is full."""
+    train(MemorySnapshot(), StepTimes(), train_dataloader=DataLoader(WithoutRoom(160), batch_size=8, num_workers=2))
+
+
+def _limited() -> int:
+    limit = _resident() + _ROOM
+
+    class Limited(recorder.Cgroup):
+        """The cgroup of this process, if it had that limit."""
+
+        def read(self) -> CgroupMemory:
+            return CgroupMemory(_resident(), limit)
+
+    recorder.Cgroup = Limited  # type: ignore[misc]
+    return limit
+
+
+def _apart(call: str, status: int = -signal.SIGKILL) -> Callable[[], None]:
+    def run() -> None:
+        code = f'from tests.problems import killed; killed.{call}'
+        command = [sys.executable, '-c', code]
+        done = warm_python.run(
+            command, env=child_environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == status, done.stderr[-2000:]
+
+    return run
+
+
+PROBLEMS: dict[str, Problem] = {
+    'killed when host memory was full': Problem(
+        _apart('trains(1)'),
+        ('Rank 0 was killed when host memory was full', "'forward'"),
+        'Look in the training process',
+        MIB,
+    ),
+    'killed after few batches': Problem(
+        _apart('trains(32)'),
+        ('Rank 0 was killed when host memory was full', 'too short', "'forward'"),
+        'Look in the training process',
+    ),
+    'a checkpoint that takes host memory': Problem(
+        _apart('saves()'),
+        ('Rank 0 was killed when host memory was full', "'checkpoint'"),
+        'Save',
+    ),
+    'shared memory that is full': Problem(_apart('loads()', 1), ('Rank 0 failed', 'Bus error'), 'more shared memory'),
+}

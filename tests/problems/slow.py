@@ -1,0 +1,144 @@
+"""What takes the time of a step beside training's own work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from composer.callbacks import CheckpointSaver
+from composer.core import Callback, State
+from composer.loggers import Logger
+from torch.utils.data import DataLoader
+
+from composer_memprof import MemorySnapshot, StepTimes
+from tests.conftest import Noise, Regression, loader, train
+from tests.problems.problem import Problem, line_of
+
+
+class SlowNoise(Noise):
+    def __init__(self, samples: int, seconds: float) -> None:
+        super().__init__(samples)
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+def slow_collate(samples: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    time.sleep(0.05)
+    return [torch.stack(each) for each in zip(*samples)]
+
+
+class SlowLogger(Callback):
+    """Works for 40 ms after each batch."""
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        end = time.perf_counter() + 0.04
+        while time.perf_counter() < end:
+            sum(range(1000))
+
+
+class SlowEvaluation(Regression):
+    def eval_forward(self, batch: Any, outputs: Any = None) -> torch.Tensor:
+        time.sleep(0.03)
+        return super().eval_forward(batch)
+
+
+class Garbage(Regression):
+    """Makes so many containers that Python collects garbage again and again, over very many objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = [{'row': row} for row in range(400_000)]
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.first = [[row] for row in range(30_000)]
+        self.second = [[row] for row in range(30_000)]
+        return super().forward(batch)
+
+
+class Recompiles(Regression):
+    """Gives a compiled function a new shape in each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch._dynamo.config.cache_size_limit = 64
+        self.rows = 0
+        self.scale = torch.compile(self._scale, backend='eager', dynamic=False)
+
+    def _scale(self, given: torch.Tensor) -> torch.Tensor:
+        return (2 * given).sum()
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.rows += 1
+        return super().forward(batch) + 0 * self.scale(torch.ones(self.rows, 4))
+
+
+class SlowForward(Regression):
+    """Healthy: a forward that takes its time."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        time.sleep(0.02)
+        return super().forward(batch)
+
+
+def of_loader(data: Callable[[], Noise], **more: Any) -> Callable[[], None]:
+    return lambda: _train(train_dataloader=DataLoader(data(), batch_size=8, **more))
+
+
+def of_times(*callbacks: Callable[[], Callback], model: Callable[[], Any] = Regression, **more: Any) -> Any:
+    def run() -> None:
+        settings = {name: value() if callable(value) else value for name, value in more.items()}
+        _train(*(make() for make in callbacks), model=model(), **settings)
+
+    return run
+
+
+def _train(*callbacks: Callback, **more: Any) -> None:
+    train(StepTimes(), MemorySnapshot(), *callbacks, max_duration='20ba', **more)
+
+
+def saver(interval: str) -> Callable[[], Callback]:
+    return lambda: CheckpointSaver(folder='checkpoints', save_interval=interval)
+
+
+PROBLEMS: dict[str, Problem] = {
+    'a slow data set, no workers': Problem(
+        of_loader(lambda: SlowNoise(160, 0.005)),
+        ('waits for data', line_of(SlowNoise.__getitem__, 'sleep')),
+        'workers, such as num_workers',
+    ),
+    'a slow data set, two workers': Problem(
+        of_loader(lambda: SlowNoise(160, 0.02), num_workers=2), ('waits for data',), 'num_workers (2)'
+    ),
+    'a slow collate function': Problem(
+        of_loader(lambda: Noise(160), collate_fn=slow_collate),
+        ('waits for data', line_of(slow_collate, 'sleep')),
+        'workers, such as num_workers',
+    ),
+    'a slow callback': Problem(
+        of_times(SlowLogger), ('between the phases', '.py:', 'batch_end'), 'Do less in callbacks'
+    ),
+    'evaluation that is too often': Problem(
+        of_times(model=SlowEvaluation, eval_dataloader=lambda: loader(4), eval_interval='2ba'),
+        ('Evaluation takes', line_of(SlowEvaluation.eval_forward, 'sleep')),
+        'Evaluate less often',
+    ),
+    'checkpoints that are too often': Problem(
+        of_times(saver('1ba')), ('Saving checkpoints takes',), 'Save checkpoints less often'
+    ),
+    'garbage collections': Problem(of_times(model=Garbage), ("Python's garbage collector takes",), 'gc.freeze()'),
+    'a function that compiles again': Problem(
+        of_times(model=Recompiles), ('torch.compile takes', '_scale', 'size mismatch'), 'dynamic=True'
+    ),
+}
+
+HEALTHY: dict[str, Callable[[], None]] = {
+    'fast data': of_loader(lambda: Noise(160)),
+    'a slow forward': of_times(model=SlowForward),
+    'a checkpoint at the end': of_times(saver('10ba'), model=SlowForward),
+    'evaluation now and then': of_times(model=SlowForward, eval_dataloader=lambda: loader(2), eval_interval='10ba'),
+}

@@ -1,0 +1,107 @@
+"""What keeps tensors alive, in words that a user knows."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any, Optional
+
+import pytest
+import torch
+from torch import nn
+
+from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
+from composer_memprof.recorders.allocations.keepers import keepers_of
+
+_KEPT: list[torch.Tensor] = []
+
+
+class Owner:
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+class Slotted:
+    __slots__ = ('value',)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _keeper(tensor: Callable[[], torch.Tensor]) -> Optional[str]:
+    """Of a tensor that no local variable keeps, not even one that pytest adds to an assertion."""
+    address = _address(tensor())
+    return keepers_of([address]).get(address)
+
+
+def test_attributes_of_any_kind_are_named() -> None:
+    owner, slotted = Owner({'loss': [torch.ones(2), torch.ones(2)]}), Slotted()
+    slotted.value = torch.ones(3)
+    bounded = Owner(collections.deque([torch.ones(4)], maxlen=7))
+    assert _keeper(lambda: owner.value['loss'][0]) == 'Owner.value, a list of 2'
+    assert _keeper(lambda: slotted.value) == 'Slotted.value'
+    assert _keeper(lambda: bounded.value[0]) == 'Owner.value, a deque of at most 7'
+
+
+def test_globals_closures_and_graphs_are_named() -> None:
+    _KEPT.append(torch.ones(5))
+    assert _keeper(lambda: _KEPT[0]) == f'the global variable {__name__}._KEPT, a list of 1'
+    _KEPT.clear()
+
+    def closes() -> Any:
+        inner = torch.ones(6)
+        return lambda: inner
+
+    function = closes()
+    assert str(_keeper(function)).startswith('the closure of')
+    owner = Owner(torch.ones(7, requires_grad=True) * 2)
+    assert _keeper(lambda: owner.value) == 'Owner.value, with its graph'
+
+
+def test_what_an_exception_keeps_is_found_through_its_traceback() -> None:
+    def fails() -> None:
+        inner = torch.ones(8)
+        raise ValueError(inner.sum())
+
+    owner, addresses = Owner([]), []
+    try:
+        fails()
+    except ValueError as error:
+        assert error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        addresses.append(_address(error.__traceback__.tb_next.tb_frame.f_locals['inner']))
+        owner.value.append(error)
+    assert keepers_of(addresses) == {addresses[0]: 'Owner.value, a list of 1'}
+
+
+def test_a_model_beside_the_trained_one_is_one_thing_and_a_list_another() -> None:
+    student = nn.Linear(4, 4)
+    teacher = Owner(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)))
+    table = Owner([torch.ones(100) for _ in range(3)])
+    blocks = {
+        _address(each): each.nbytes for each in [*teacher.value.parameters(), *teacher.value.buffers(), *table.value]
+    }
+    known = {_address(each) for each in student.parameters()}
+    rows = dict(kept_beside_model(blocks, known))
+    assert rows['Owner.value'] == sum(each.nbytes for each in teacher.value.state_dict().values())
+    assert rows['Owner.value, a list of 3'] == 1200
+
+
+def test_a_frozen_part_inside_of_the_trained_model_does_not_count_the_model() -> None:
+    owner = Owner(nn.Sequential(nn.Linear(4, 4), nn.Linear(64, 64)))
+    frozen = {_address(each): each.nbytes for each in owner.value[1].parameters()}
+    known = {_address(each) for each in owner.value[0].parameters()}
+    assert kept_beside_model(frozen, known) == [('Owner.value.1', sum(frozen.values()))]
+
+
+@pytest.mark.parametrize(('standing', 'found'), [(90, {64: 90}), (1, {})])
+def test_only_blocks_from_before_that_are_no_part_of_the_model_count(standing: int, found: dict[int, int]) -> None:
+    blocks = [
+        {'size': 64, 'state': 'active_allocated'},
+        {'size': standing, 'state': 'active_allocated'},
+        {'size': 20, 'state': 'inactive'},
+        {'size': 50, 'state': 'active_allocated', 'address': 1000},
+    ]
+    trace = [{'action': 'alloc', 'addr': 1000, 'size': 50}]
+    snapshot = {'segments': [{'address': 0, 'blocks': blocks}], 'device_traces': [trace]}
+    assert blocks_beside_model(snapshot, known={0}) == found
