@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from composer_memprof.analysis.run_report.files import find_files
-from composer_memprof.analysis.run_report.report import report_on_run
+from composer_memprof.analysis.run_report.report import compared_paths, report_on_run
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.charts.chart import bytes_axis, limit
+from composer_memprof.report.html.run.charts.module_tree import MODULE_COLORS
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.vocabulary import MEMORY_CATEGORIES, PHASE_COLORS
 from tests.conftest import until
@@ -141,6 +142,68 @@ def test_the_memory_of_the_device_is_named_in_the_picture_or_said_to_be_far_abov
 def test_no_phase_has_the_color_of_a_category() -> None:
     colors = [category.color for category in MEMORY_CATEGORIES]
     assert len(set(colors)) == len(colors) and not set(colors) & set(PHASE_COLORS.values())
+    assert not set(MODULE_COLORS) & {*colors, *PHASE_COLORS.values()}
     page_of(2)
     chart = next(charts_of(report_on_run(find_files([Path('run')]))))
     assert {'forward (phase)', 'backward (phase)'} <= {trace['name'] for trace in chart.data}
+
+
+def test_a_link_shows_what_its_sender_saw(visit: Callable[..., Any]) -> None:
+    page = visit(page_of(2))
+    page.wait_for_selector('#saved .slicetext')
+    page.locator('#over-time select').select_option('activation')
+    page.locator('#ranks-memory-snapshot').get_by_label('figures').fill('blocks')
+    page.locator('#saved .slicetext', has_text='blocks').first.click(force=True)
+    until(page, "location.hash.includes('saved.part=blocks')")
+    picture = page.locator('#over-time .nsewdrag')
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    page.mouse.move(box['x'] + box['width'] / 4, box['y'] + 50)
+    page.mouse.down()
+    page.mouse.move(box['x'] + box['width'] / 2, box['y'] + 60)
+    page.mouse.up()
+    until(page, "location.hash.includes('over-time.zoom')")
+    address = page.url
+    page.goto('about:blank')
+    page.goto(address)
+    page.wait_for_selector('#saved .path button:nth-child(2)')
+    assert page.locator('#over-time select').input_value() == 'activation'
+    wait_for_data(page, 'ranks-memory-snapshot', '[0].y.length === 2')
+    assert data(page, 'saved', '[0].level') == 'blocks'
+    begin, end = page.evaluate("document.querySelector('[data-figure=over-time]').layout.xaxis.range")
+    whole = max(data(page, 'over-time', '[0].x'))
+    assert 0 < begin < end < whole * 0.7
+    picture.dblclick()
+    until(page, "!location.hash.includes('zoom')")
+
+
+def test_of_two_runs_both_are_drawn_on_one_scale(visit: Callable[..., Any]) -> None:
+    run_of(Path('before'), 2)
+    run_of(Path('after'), 2, rank1=3.0)
+    write_run_page(compared_paths((Path('before'), 'before'), (Path('after'), 'after')), Path('page.html'))
+    page = visit(Path('page.html').absolute())
+    page.wait_for_selector('#both-memory-snapshot .main-svg')
+    assert page.locator('main section[id]').nth(1).get_attribute('id') == 'both-memory-snapshot', (
+        'first of the pictures'
+    )
+    before, after = (data(page, 'both-memory-snapshot', f'[{trace}]') for trace in (0, 1))
+    assert (before['name'], after['name']) == ('before', 'this run')
+    assert before['y'][0] == 'total: peak' and after['x'][0] > before['x'][0]
+    largest = page.evaluate("document.querySelector('[data-figure=both-memory-snapshot]').layout.xaxis.range[1]")
+    assert largest > after['x'][0]
+    assert page.locator('#both-memory-snapshot .bartext').first.text_content().endswith('iB')
+
+
+def test_more_ranks_than_cells_have_numbers_for_are_points_and_the_far_ones_are_named(
+    visit: Callable[..., Any],
+) -> None:
+    page = visit(page_of(20))
+    page.wait_for_selector('#all-memory-snapshot .main-svg')
+    texts = data(page, 'all-memory-snapshot', '[0].text')
+    assert [text for text in texts if text] == [texts[2]] and texts[2].startswith('rank 2: ')
+
+
+def test_cells_of_a_few_ranks_have_their_numbers(visit: Callable[..., Any]) -> None:
+    few = visit(page_of(3))
+    few.wait_for_selector('#ranks-memory-snapshot .heatmap-label', state='attached')
+    assert few.locator('#all-memory-snapshot').count() == 0

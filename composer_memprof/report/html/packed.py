@@ -29,7 +29,16 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> str:
         listed.append([name, kind, len(values)])
     head = json.dumps({**header, 'columns': listed}, separators=(',', ':')).encode('ascii')
     whole = b''.join([len(head).to_bytes(4, 'little'), head, *parts])
-    return base64.b64encode(gzip.compress(whole, compresslevel=6, mtime=0)).decode('ascii')
+    return _zipped(whole)
+
+
+def pack_text(text: str) -> str:
+    """A long text, such as a script."""
+    return _zipped(text.encode('utf-8'))
+
+
+def _zipped(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode('ascii')
 
 
 def as_json(values: Any) -> str:

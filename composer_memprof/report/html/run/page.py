@@ -19,7 +19,7 @@ from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.artifacts.writing.temporary_files import replaced_whole
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.report.html.bundle import bundle
-from composer_memprof.report.html.packed import as_json
+from composer_memprof.report.html.packed import as_json, pack_text
 from composer_memprof.report.html.pages import PAGES, policy_hash, source
 from composer_memprof.report.html.run.charts import charts_of
 from composer_memprof.report.html.run.opening import how_to_open
@@ -67,13 +67,13 @@ def run_page(report: RunReport, folder: Path) -> str:
         style=markupsafe.Markup(style),  # noqa: S704  # our own
         sentences=verdict(report),
         advice=[
-            {'what': printable(each.what), 'details': list(map(printable, details))}
+            {'what': printable(each.what), 'details': list(map(printable, details)), 'code': each.code}
             for each, details in zip(report.advice, advice_details(report))
         ],
         trial_notes=list(map(printable, trial_notes(report))),
         charts=charts,
         figures=markupsafe.Markup(as_json(figures)),  # noqa: S704  # it has no character of HTML
-        plotly=markupsafe.Markup(plotly),  # noqa: S704  # the installed package's
+        plotly=pack_text(plotly),
         script=markupsafe.Markup(script),  # noqa: S704  # our own
         files=files,
         files_left_out=max(len(report.files.artifacts) - _FILES, 0),

@@ -7,9 +7,23 @@
  * @returns {Promise<{header: any, columns: Record<string, Column>}>}
  */
 export async function unpack(text) {
-  const zipped = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([zipped]).stream().pipeThrough(new DecompressionStream('gzip'));
-  return parsePacked(new Uint8Array(await new Response(stream).arrayBuffer()));
+  return parsePacked(new Uint8Array(await unzipped(text).arrayBuffer()));
+}
+
+/**
+ * @param {string} text base64 of a gzipped text
+ * @returns {Promise<string>}
+ */
+export function unpackText(text) {
+  return unzipped(text).text();
+}
+
+/** @param {string} text */
+function unzipped(text) {
+  const letters = atob(text);
+  const zipped = new Uint8Array(letters.length);
+  for (let place = 0; place < letters.length; place++) zipped[place] = letters.charCodeAt(place);
+  return new Response(new Blob([zipped]).stream().pipeThrough(new DecompressionStream('gzip')));
 }
 
 /**

@@ -5,11 +5,22 @@ Plain mappings: plotly's own Python classes take a second to import, and check w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from composer_memprof.messages import human_bytes
+from composer_memprof.report.text.amounts import amount
 
+#: What the figures of a callback's files are.
+TITLES = {
+    'memory_snapshot': 'Allocated memory at the peak',
+    'fsdp_mem_tracker': "The model's memory at the peak",
+    'saved_tensors_hook': 'Saved tensors',
+    'host_rss': 'Host memory',
+    'step_times': 'Time of a batch',
+    'flops': 'FLOPs of a batch',
+}
 #: A table with more rows has a filter.
 _SHORT = 8
 #: A limit that is this many times what is used is not drawn to scale.
@@ -123,3 +134,13 @@ def bytes_axis(top: int, size: Optional[int] = None) -> dict[str, Any]:
         'ticktext': [human_bytes(tick).replace('.0 ', ' ') for tick in ticks],
         'range': [0, largest * _ROOM],
     }
+
+
+def value_axis(top: float, unit: str) -> dict[str, Any]:
+    """An axis from 0 to the largest value, of ``unit`` ``'bytes'``, ``'seconds'`` or ``'flops'``."""
+    if unit == 'bytes':
+        return bytes_axis(int(top))
+    power = 10.0 ** math.floor(math.log10(top)) if top > 0 else 1.0
+    step = next((digit * power for digit in (0.2, 0.5, 1, 2) if top / (digit * power) <= 5), power)
+    ticks = [number * step for number in range(int(top * 1.05 / step) + 1)]
+    return {'tickvals': ticks, 'ticktext': [amount(tick, unit) for tick in ticks], 'range': [0, _ROOM * (top or 1.0)]}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from composer_memprof.analysis.run_report.differences import RankTable
 from composer_memprof.analysis.run_report.figures import TOTAL
 from composer_memprof.messages import count_of, printable
-from composer_memprof.report.html.run.charts.chart import Chart, Table
+from composer_memprof.report.html.run.charts.chart import TITLES, Chart, Table, value_axis
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
@@ -19,14 +19,73 @@ _ROWS = 40
 _COLUMNS = 64
 #: The color of a ratio reaches its end here: a quarter, and four times.
 _MOST_RATIO = 4.0
-_TITLES = {
-    'memory_snapshot': 'Allocated memory at the peak',
-    'fsdp_mem_tracker': "The model's memory at the peak",
-    'saved_tensors_hook': 'Saved tensors',
-    'host_rss': 'Host memory',
-    'step_times': 'Time of a batch',
-    'flops': 'FLOPs of a batch',
-}
+#: A rank that is this share away from the median is named.
+_FAR = 0.02
+#: Cells of at most so many ranks have room for their numbers.
+_WITH_NUMBERS = 12
+#: Ranks that differ most, which the picture of all ranks names.
+_NAMED = 3
+
+
+def all_ranks(table: RankTable, labels: Mapping[int, str]) -> Iterator[Chart]:
+    """One figure of more ranks than cells could have numbers for: a point for each."""
+    total = next((row for row, (group, _) in enumerate(table.names) if group == TOTAL), None)
+    if total is None or len(table.ranks) <= _WITH_NUMBERS:
+        return
+    known = np.flatnonzero(~np.isnan(table.values[total]))
+    if not len(known):
+        return
+    values = table.values[total][known]
+    middle = float(np.median(values))
+    ranks = [table.ranks[column] for column in known.tolist()]
+    names = [printable(labels.get(rank, str(rank))) for rank in ranks]
+    texts = [amount(value, table.unit) for value in values.tolist()]
+    far = np.argsort(-np.abs(values - middle), kind='stable')[:_NAMED]
+    named = {int(place) for place in far if abs(values[place] - middle) > _FAR * abs(middle)}
+    top = float(values.max())
+    # Names of ranks close to the right edge are on the left of their points.
+    sides = ['middle left' if place > 0.8 * len(ranks) else 'middle right' for place in range(len(ranks))]
+    yield Chart(
+        key=f'all-{table.kind.replace("_", "-")}',
+        title=f'{TITLES.get(table.kind, table.kind)}, {count_of(len(ranks), "rank")}',
+        words=f'Each point is a rank. The line is the median, {amount(middle, table.unit)}.',
+        data=[
+            {
+                'type': 'scatter',
+                'mode': 'markers+text',
+                'x': ranks,
+                'y': values.tolist(),
+                'text': [
+                    f'{name}: {text}' if place in named else '' for place, (name, text) in enumerate(zip(names, texts))
+                ],
+                'textposition': sides,
+                'marker': {'size': 5, 'color': 'accent'},
+                'customdata': [f'{name}: {text}' for name, text in zip(names, texts)],
+                'hovertemplate': '%{customdata}<extra></extra>',
+            }
+        ],
+        layout={
+            'xaxis': {'title': {'text': 'rank'}},
+            'yaxis': value_axis(top, table.unit),
+            'shapes': [
+                {
+                    'type': 'line',
+                    'xref': 'paper',
+                    'x0': 0,
+                    'x1': 1,
+                    'y0': middle,
+                    'y1': middle,
+                    'line': {'color': 'soft', 'width': 1, 'dash': 'dot'},
+                }
+            ],
+        },
+        table=Table(
+            ['rank', TITLES.get(table.kind, table.kind).lower()],
+            [[names[place], texts[place]] for place in np.argsort(-values, kind='stable')[:_COLUMNS].tolist()],
+            left_out=max(len(ranks) - _COLUMNS, 0),
+        ),
+        height=300,
+    )
 
 
 def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
@@ -50,7 +109,7 @@ def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
     which = f'The {len(ranks)} ranks of {total_ranks:,} that differ most, each' if many else 'Each rank'
     return Chart(
         key=f'ranks-{table.kind.replace("_", "-")}',
-        title=f'{_TITLES.get(table.kind, table.kind)}, ranks side by side',
+        title=f'{TITLES.get(table.kind, table.kind)}, ranks side by side',
         words=f'{which} beside the median of all {count_of(total_ranks, "rank")}: red is more, blue is less.',
         data=[
             {
@@ -61,10 +120,11 @@ def ranks_side_by_side(table: RankTable, labels: Mapping[int, str]) -> Chart:
                 'text': [
                     ['' if np.isnan(each) else amount(each, table.unit) for each in row] for row in values.tolist()
                 ],
+                **({'texttemplate': '%{text}'} if len(ranks) <= _WITH_NUMBERS else {}),
                 'hovertemplate': '%{x}<br>%{y}<br>%{text}<extra></extra>',
                 'zmin': -2,
                 'zmax': 2,
-                'colorscale': [[0, '#2166ac'], [0.5, '#f1f1ee'], [1, '#b2182b']],
+                'colorscale': [[0, '#2166ac'], [0.5, 'raised'], [1, '#b2182b']],
                 'colorbar': {
                     'tickvals': [-2, -1, 0, 1, 2],
                     'ticktext': ['¼', '½', 'median', '2 times', '4 times'],

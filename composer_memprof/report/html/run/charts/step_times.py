@@ -8,7 +8,7 @@ import numpy as np
 
 from composer_memprof.analysis.run_report.readers import StepTimesFile
 from composer_memprof.messages import printable
-from composer_memprof.report.html.run.charts.chart import Chart, Table
+from composer_memprof.report.html.run.charts.chart import Chart, Table, value_axis
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.vocabulary import PHASE_COLORS, UNKNOWN_COLOR
 
@@ -38,7 +38,7 @@ def step_times(times: Mapping[int, StepTimesFile], labels: Mapping[int, str]) ->
         ],
         layout={
             'barmode': 'stack',
-            'xaxis': {'title': {'text': 'seconds'}},
+            'xaxis': value_axis(max((sum(times) for times in zip(*mean.values())), default=0.0), 'seconds'),
             'yaxis': {'type': 'category', 'autorange': 'reversed', 'showticklabels': len(ranks) <= 64},
             'hovermode': 'y unified',
         },

@@ -1,4 +1,5 @@
 import { make } from '../../script/dom.js';
+import { fromAddress, toAddress } from './address.js';
 import { matcher } from './filters.js';
 
 /** @import { Shown } from './filters.js' */
@@ -27,14 +28,23 @@ function textOf(section, axis) {
 }
 
 /**
- * Show the controls, which a page without its script does not have, and call `draw` when one of them changes.
+ * Show the controls, which a page without its script does not have, as the address has them, and call `draw` when one of
+ * them changes.
  *
  * @param {HTMLElement} section
  * @param {() => void} draw
  */
 export function listenToControls(section, draw) {
   for (const controls of section.querySelectorAll('.controls')) controls.removeAttribute('hidden');
-  for (const control of section.querySelectorAll('[data-choose], [data-axis]')) control.addEventListener('input', draw);
+  /** @type {NodeListOf<HTMLInputElement | HTMLSelectElement>} */
+  const inputs = section.querySelectorAll('.controls input, .controls select');
+  for (const control of inputs) {
+    const { axis, column } = control.dataset;
+    const key = `${section.id}.${axis ?? (column === undefined ? 'show' : `column${column}`)}`;
+    control.value = fromAddress(key);
+    control.addEventListener('input', () => toAddress(key, control.value));
+    if (column === undefined) control.addEventListener('input', draw);
+  }
   for (const table of section.querySelectorAll('table')) listenToTable(section, table);
 }
 
@@ -60,6 +70,7 @@ function listenToTable(section, table) {
     count.textContent = shown === rows.length ? '' : `${shown} of ${rows.length} rows`;
   };
   for (const input of inputs) input.addEventListener('input', filter);
+  if (inputs.some((input) => input.value)) filter();
 }
 
 /**

@@ -31,6 +31,16 @@ export function drawn(figure, colors, narrow) {
 }
 
 /**
+ * A scale of colors in which names of the theme's are replaced.
+ *
+ * @param {[number, string][]} scale
+ * @param {Colors} colors
+ */
+function inTheme(scale, colors) {
+  return scale.map(([place, color]) => [place, colors[color] ?? color]);
+}
+
+/**
  * A copy of a value in which each `color` that names one of the theme's is replaced.
  *
  * @param {any} value
@@ -42,7 +52,9 @@ export function themed(value, colors) {
   if (value === null || typeof value !== 'object') return value;
   const copies = Object.entries(value).map(([name, each]) => [
     name,
-    name === 'color' && each in colors ? colors[each] : themed(each, colors),
+    name === 'color' && each in colors
+      ? colors[each]
+      : themed(name === 'colorscale' ? inTheme(each, colors) : each, colors),
   ]);
   return Object.fromEntries(copies);
 }

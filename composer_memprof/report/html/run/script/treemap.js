@@ -1,5 +1,6 @@
 import { make, makeButton } from '../../script/dom.js';
 import { listenToKeys } from '../../script/keyboard.js';
+import { fromAddress, toAddress } from './address.js';
 import { TreeCursor } from './tree.js';
 
 const TREE_KEYS = {
@@ -19,10 +20,13 @@ const TREE_KEYS = {
  *
  * @param {any} chart plotly's element, drawn
  * @param {any} plotly
+ * @param {string} key of the part that fills the picture, in the address
  * @returns {() => void} draws the mark and the level again, on a chart that was drawn anew
  */
-export function makeTreemapUsable(chart, plotly) {
+export function makeTreemapUsable(chart, plotly, key) {
   const cursor = new TreeCursor(chart.data[0]);
+  const whole = cursor.level;
+  cursor.go(fromAddress(key));
   const path = make('nav', { className: 'path', ariaLabel: 'path to the part that is shown' });
   const words = make('p', { className: 'hint' });
   words.setAttribute('role', 'status');
@@ -40,6 +44,7 @@ export function makeTreemapUsable(chart, plotly) {
   };
   const show = () => {
     words.textContent = cursor.words();
+    toAddress(key, cursor.level === whole ? '' : cursor.level);
     const buttons = cursor.path().map((id) => {
       const button = makeButton(cursor.labelOf(id), () => {
         cursor.go(id);
@@ -72,6 +77,7 @@ export function makeTreemapUsable(chart, plotly) {
     cursor.go(event.nextLevel ?? '');
     show();
   });
-  show();
+  if (cursor.level === whole) show();
+  else draw();
   return draw;
 }
