@@ -19,6 +19,7 @@ import torch
 
 from composer_memprof import StepTimes
 from tests.benchmarks.analysis.analysis import analysis
+from tests.benchmarks.analysis.answers import answers
 from tests.benchmarks.analysis.page import page
 from tests.benchmarks.analysis.python_calls import python_calls
 from tests.benchmarks.analysis.run_report import run_report
@@ -63,8 +64,9 @@ BENCHMARKS: dict[str, Callable[[int, Report], None]] = {
     'step_times': lambda rounds, report: report('StepTimes against none, a step', step_ratio(rounds, StepTimes), 1.02),
 }
 
-#: Run only if they are named: they take a quarter of an hour and more.
+#: Run only if they are named: they take three minutes, a quarter of an hour and more.
 LONG: dict[str, Callable[[int, Report], None]] = {
+    'answers': lambda rounds, report: answers(),
     'kills': lambda rounds, report: kills(rounds),
     'soak': lambda rounds, report: soak(rounds),
     'hostile': lambda rounds, report: read_hostile_runs(0, 2000, every_command=False),
