@@ -125,6 +125,13 @@ def test_variables_that_libraries_read_at_an_import_are_never_those_of_another_p
     assert parents[0] == os.getpid() != parents[1] == parents[2]
 
 
+def test_the_file_of_a_rank_is_that_ranks_own() -> None:
+    code = 'from composer.utils import checkpoint; print(checkpoint._TORCH_DISTRIBUTED_CHECKPOINTS_FILENAME)'
+    for rank in ('2', '13'):
+        done = python('-c', code, env=child_environment(RANK=rank, WORLD_SIZE='16'))
+        assert done.stdout == f'__{rank}_0.distcp\n', done.stderr
+
+
 def test_a_simulated_gpu_is_the_one_that_was_asked_for() -> None:
     code = 'import torch; print(torch.cuda.get_device_name(), torch.cuda.device_count())'
     for gpu, devices, name in (('t4', 2, 'Tesla T4'), ('a100-40gb', 1, 'NVIDIA A100-SXM4-40GB')):

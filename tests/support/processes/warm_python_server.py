@@ -143,6 +143,9 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
         importlib.import_module('composer_memprof.recorders.kineto').leave_libraries_at_exit()
     if 'numpy' in sys.modules:
         sys.modules['numpy'].random.seed()
+    # The file of a rank's shard, which Composer names when it is imported.
+    checkpoints = sys.modules['composer.utils.checkpoint']
+    checkpoints._TORCH_DISTRIBUTED_CHECKPOINTS_FILENAME = f'__{os.environ.get("RANK", 0)}_0.distcp'  # type: ignore[attr-defined]
     sys.orig_argv[:] = [sys.executable, *asked['arguments']]
     kind, *rest = asked['arguments']
     main = vars(sys.modules['__main__'])
