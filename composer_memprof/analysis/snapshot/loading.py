@@ -13,7 +13,7 @@ import numpy as np
 
 from composer_memprof.analysis.snapshot.annotations import read_annotations
 from composer_memprof.analysis.snapshot.model import ACTIONS, OOM, Blocks, DeviceHistory, Segments, Snapshot
-from composer_memprof.analysis.snapshot.notes import read_notes
+from composer_memprof.analysis.snapshot.notes import Notes, read_notes
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, load_plain, no_collection
 from composer_memprof.analysis.snapshot.stacks import StackIndex
 from composer_memprof.analysis.snapshot.untrusted import (
@@ -94,7 +94,7 @@ def read_snapshot(snapshot: Any) -> Snapshot:
     for device in sorted({*range(len(traces)), *segments_of}):
         trace = mappings(traces[device], 'event') if device < len(traces) else []
         columns = _events(*_of_known_action(trace, ignored), stacks, modules)
-        columns['module'] = np.where(columns['module'] > 0, columns['module'], notes.modules.at(columns['time_us']))
+        columns['module'] = _modules_of(columns, notes, stacks, modules)
         blocks, reserved = _segments(segments_of.get(device, []), stacks)
         history = DeviceHistory(
             device=device, blocks=blocks, segments=reserved, reserved=int(reserved.total_size.sum()), **columns
@@ -125,6 +125,15 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         settings=_settings(snapshot.get('allocator_settings')),
         annotations=annotations if len(annotations) else None,
     )
+
+
+def _modules_of(columns: dict[str, np.ndarray], notes: Notes, stacks: StackIndex, modules: Names) -> np.ndarray:
+    """The module of each event: its own, else the one that ran, else, if none was noted, that of its stack's code."""
+    if len(notes.modules.time_us):
+        running = notes.modules.at(columns['time_us'])
+    else:
+        running = notes.code.modules_of(stacks.stacks, modules)[columns['stack']]
+    return np.where(columns['module'] > 0, columns['module'], running)
 
 
 def _settings(values: Any) -> dict[str, str]:

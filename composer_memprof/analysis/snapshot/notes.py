@@ -12,6 +12,7 @@ from typing import Any, Optional, TypeVar
 
 import numpy as np
 
+from composer_memprof.analysis.snapshot.code import ModuleCode
 from composer_memprof.analysis.snapshot.model import Meta, Phases, Tensors
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.analysis.snapshot.untrusted import (
@@ -54,6 +55,7 @@ class Notes:
     phases: Phases
     tensors: Tensors
     modules: ModuleMarks
+    code: ModuleCode
     error: str
     oom: Optional[OutOfMemory]
     rss_peak: Optional[int]
@@ -97,6 +99,7 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
         phases=part(_phases),
         tensors=part(_tensors),
         modules=part(lambda notes: _module_marks(notes, modules)),
+        code=part(_code),
         error=part(lambda notes: text(notes, 'error')),
         oom=part(_oom),
         rss_peak=part(_rss_peak),
@@ -151,6 +154,13 @@ def _tensors(notes: dict[str, Any]) -> Tensors:
 def _module_marks(notes: dict[str, Any], modules: Names) -> ModuleMarks:
     rows = rows_of(notes.get('modules'), 'modules', 2)
     return ModuleMarks(_ascending([row[0] for row in rows], 'modules'), modules.indices([row[1] for row in rows]))
+
+
+def _code(notes: dict[str, Any]) -> ModuleCode:
+    rows = rows_of(notes.get('code'), 'code', 4)
+    lines = [whole_numbers([row[column] for row in rows], 'line').tolist() for column in (1, 2)]
+    files, names = (texts((row[column] for row in rows), 'code') for column in (0, 3))
+    return ModuleCode(zip(files, *lines, names))
 
 
 def _oom(notes: dict[str, Any]) -> Optional[OutOfMemory]:

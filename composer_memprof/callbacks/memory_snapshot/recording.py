@@ -26,6 +26,7 @@ from composer_memprof.recorders.allocations.source_lines import source_lines
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.kineto import KinetoRecorder
+from composer_memprof.recorders.modules.code import code_of_modules
 from composer_memprof.recorders.modules.names import named_modules
 from composer_memprof.recorders.modules.whole_parameters import whole_modules
 from composer_memprof.recorders.tensors import tensors_in
@@ -155,6 +156,7 @@ class SnapshotRecording:
             max_entries=self._max_entries,
             precision=state.precision.value,
             evaluation_graph=annotations.evaluation_graph,
+            code=None if annotations.modules else code_of_modules(state.model),
             whole=list(whole_modules(state.model).items()) or None,
         )
         return functools.partial(_make_with_notes, make, notes.with_failure(failure), os.getpid())

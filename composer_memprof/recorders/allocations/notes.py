@@ -67,6 +67,7 @@ class SnapshotNotes:
         memory (Sequence, optional): bytes of memory that each device has, by its index.
         keepers (Sequence, optional): rows of (address, what keeps that block, in words), of blocks that batches left.
         sources (Sequence, optional): rows of (file, line, its text), of lines that allocate.
+        code (Sequence, optional): rows of (file, first line, last line, module), of functions of the modules' classes.
         whole (Sequence, optional): rows of (module, bytes), of parameters that FSDP left whole.
         beside (Sequence, optional): rows of (what keeps them, bytes), of tensors from before that are no part of the model.
         precision (str, optional): in which the training computes, such as ``amp_bf16``.
@@ -90,6 +91,7 @@ class SnapshotNotes:
     memory: Optional[Sequence[int]] = None
     keepers: Optional[Sequence[Sequence[Any]]] = None
     sources: Optional[Sequence[Sequence[Any]]] = None
+    code: Optional[Sequence[Sequence[Any]]] = None
     whole: Optional[Sequence[Sequence[Any]]] = None
     beside: Optional[Sequence[Sequence[Any]]] = None
     precision: Optional[str] = None

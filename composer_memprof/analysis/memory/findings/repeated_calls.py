@@ -49,6 +49,12 @@ class RepeatedCall:
     largest: int
 
     @property
+    def name(self) -> str:
+        """The layers, if they are known, and the line that calls them."""
+        line = ', called from '.join(frame.short() for frame in self.frames)
+        return f'{self.modules}, called in {line}' if self.modules else f'the call in {line}'
+
+    @property
     def frees(self) -> int:
         """About the bytes that checkpointing each call would free: while one is computed again, its own are there."""
         return self.bytes - self.results - self.largest
@@ -125,6 +131,9 @@ def _shown(context: tuple[Frame, ...]) -> list[Frame]:
 
 def _layers(names: Sequence[str], calls: int) -> str:
     """The name of the modules of which each call ran one: the outermost layers of which there are ``calls``."""
+    outermost = {name[: name.index('*') + 1] if '*' in name else name for name in set(names)}
+    if len(outermost) == 1 and min(outermost).endswith('*'):
+        return min(outermost)  # equal layers have one name where modules are known by their code alone
     found: dict[str, set[str]] = {}
     for name in set(names):
         parts = name.split('.')

@@ -172,10 +172,8 @@ def _freed(blocks: Sequence[Checkpoint]) -> int:
 def _repeated(device: DeviceReport) -> Iterator[Advice]:
     call = device.repeated
     if call is not None and call.frees >= _SHARE * device.peak.bytes:
-        line = ', called from '.join(frame.short() for frame in call.frames)
-        layers = f'{call.modules}, called in {line}' if call.modules else f'the call in {line}'
         yield Advice(
-            f'Checkpoint the activations of {layers}.',
+            f'Checkpoint the activations of {call.name}.',
             f'It ran {call.calls} times, and {human_bytes(call.bytes)} that were allocated inside are kept for backward.',
             frees=call.frees,
             costs='its forward is computed again in backward',

@@ -264,8 +264,7 @@ class _Reasons:
         call = self._device.repeated
         if call is None or self._share(call.bytes) < _MOST:
             return None
-        name = call.modules or f'the call in {call.frames[0].short()}'
-        return Layers(self._rank, min(self._share(call.bytes), 1.0), call.bytes, name)
+        return Layers(self._rank, min(self._share(call.bytes), 1.0), call.bytes, call.name)
 
 
 def _line(place: PlaceShare) -> str:

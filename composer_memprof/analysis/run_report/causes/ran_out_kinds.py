@@ -232,7 +232,7 @@ class Layers:
         rank (int): the rank that ran out first.
         cost (float): their share.
         bytes (int): of all layers.
-        name (str): of the layers, or the line that calls them.
+        name (str): of the layers and the line that calls them, or that line alone.
     """
 
     kind: ClassVar[str] = 'layers'

@@ -63,7 +63,7 @@ def module_tree(
         _Node(
             name or _ROOT,
             '' if not name else name.rpartition('.')[0] or _ROOT,
-            name.rpartition('.')[2] or 'the model',
+            _label(name),
             name or 'the model',
             inclusive[name],
         )
@@ -121,6 +121,12 @@ def _outside(outside: Mapping[tuple[str, str], float]) -> Iterator[_Node]:
     for (group, name), size in outside.items():
         inner = f'{_OUTSIDE}/{group}'
         yield _Node(f'{inner}/{name}', inner, name, f'{group}: {name}', size, _GROUP_COLORS.get(group, ''))
+
+
+def _label(name: str) -> str:
+    """The last part; of equal layers that are one module, ``blocks.*``, with the part before it."""
+    parts = name.split('.')
+    return '.'.join(parts[-2:] if parts[-1] == '*' else parts[-1:]) or 'the model'
 
 
 def _outer(name: str) -> Iterator[str]:
