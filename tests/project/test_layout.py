@@ -191,6 +191,12 @@ def test_no_module_imports_a_private_name_of_another() -> None:
     assert found == []
 
 
+def test_no_property_takes_a_lock_that_a_forked_child_would_wait_for() -> None:
+    """``functools.cached_property`` does before Python 3.12; ``computed_once`` does not."""
+    users = {module for module, tree in trees().items() if ('functools', 'cached_property') in imported_names(tree)}
+    assert users == set()
+
+
 def test_only_the_folder_push_clearing_closing_and_simulations_write_to_a_manifest() -> None:
     users = {
         module

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
+import io
+import logging
 import os
+import re
 import resource
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from composer_memprof.analysis.memory.blocks.stack_times import StackTimes
 from composer_memprof.artifacts.naming.names import Naming
 from composer_memprof.artifacts.store import Part
 from composer_memprof.artifacts.writing.child import fork as child_module
@@ -123,11 +132,103 @@ def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(mo
         time.sleep(60)
 
     store = make_store()
-    with pytest.warns(MemprofWarning, match='the process that wrote it died: it was stuck for 1.5 s'):
+    with pytest.warns(MemprofWarning, match=r'died: it was stuck for 1.5 s in test_child_work.py:\d+ hang'):
         store.save([Part('thing', '.txt', compute), Part('thing.page', '.html', hang)], stamp())
         store.close(20)
     assert [(entry.kind, entry.status) for entry in entries(FOLDER)] == [('thing', 'saved'), ('thing.page', 'failed')]
     assert not list(FOLDER.glob('.*'))
+
+
+def test_the_log_has_the_stack_of_a_child_that_was_stuck(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_module, 'STUCK_S', 1.5)
+    monkeypatch.setattr(child_module, '_LOOK_EVERY_S', 0.1)
+    lock = threading.Lock()
+
+    def hang(path: Path) -> None:
+        lock.acquire()
+
+    store = make_store()
+    with lock, caplog.at_level(logging.DEBUG, 'composer_memprof'), pytest.warns(MemprofWarning, match='in test_child'):
+        store.save([Part('thing', '.txt', hang)], stamp())
+        store.close(20)
+    assert re.search(
+        r'test_child_work.py", line \d+ in hang\n(  File .*\n)+.*parts.py", line \d+ in _write_whole', caplog.text
+    )
+
+
+def test_a_child_waits_for_no_lock_of_an_analysis_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window may be written on a thread, where no process can be forked for it, while the next one is forked."""
+    monkeypatch.setattr(child_module, 'STUCK_S', 3.0)
+    begun, end = threading.Event(), threading.Event()
+
+    class Blocks(SimpleNamespace):
+        def __init__(self, slow: bool) -> None:
+            super().__init__(freed=np.zeros(1, np.int64), events=1, slow=slow)
+
+        @property
+        def stack(self) -> int:
+            if self.slow:
+                begun.set()
+                assert end.wait(30)
+            return 0
+
+    def analyze(blocks: Any) -> np.ndarray:
+        return StackTimes(None, blocks, np.ones(1, np.int8)).allocated_by  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=lambda: analyze(Blocks(slow=True)))
+    thread.start()
+    assert begun.wait(30)
+    try:
+        child = fork(lambda: [int(analyze(Blocks(slow=False)))])
+        assert child is not None and child.results(30) == [1], child
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_child_waits_for_no_stream_log_or_profiler_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, 'STUCK_S', 3.0)
+    read, write = os.pipe()
+    stream = io.TextIOWrapper(os.fdopen(write, 'wb', 1 << 16))
+    monkeypatch.setattr(sys, 'stderr', stream)
+
+    def fill() -> None:  # nobody reads: it holds the stream's lock
+        with contextlib.suppress(OSError):
+            stream.write('x' * (1 << 20))
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    lock = threading.RLock()
+
+    class Handler(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            with lock:
+                return True
+
+    def work() -> Iterator[bool]:
+        warnings.warn('of a library', stacklevel=1)
+        sys.stderr.write('y')
+        logging.getLogger('of.a.library').error('as well')
+        yield sys.getprofile() is None and sys.gettrace() is None
+
+    logging.getLogger('of.a.library').addHandler(handler := Handler())
+    held = threading.Thread(target=lambda: (lock.acquire(), release.wait(30), lock.release()))
+    release = threading.Event()
+    held.start()
+    sys.setprofile(lambda *_: None)
+    try:
+        child = fork(work)
+        sys.setprofile(None)
+        assert child is not None and child.results(30) == [True], child
+    finally:
+        sys.setprofile(None)
+        logging.getLogger('of.a.library').removeHandler(handler)
+        release.set()
+        os.close(read)  # the write fails
+        thread.join()
+        held.join()
 
 
 def test_what_waits_behind_a_stuck_child_is_written_by_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:

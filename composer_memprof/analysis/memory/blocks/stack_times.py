@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
+from composer_memprof.analysis.computed_once import computed_once
 from composer_memprof.analysis.memory.blocks import stack_kinds
 from composer_memprof.analysis.memory.blocks.lifetimes import Lifetimes
 from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, DeviceHistory
@@ -35,16 +34,16 @@ class StackTimes:
         self._history, self._blocks, self._kind_of_stack = history, blocks, kind_of_stack
         self.freed = (blocks.freed >= 0) & (blocks.freed < blocks.events)
 
-    @cached_property
+    @computed_once
     def backward_has_no_stacks(self) -> bool:
         return backward_has_no_stacks(self._history)
 
-    @cached_property
+    @computed_once
     def allocated_by(self) -> np.ndarray:
         """int8, for each block."""
         return self._kind_of_stack[self._blocks.stack]
 
-    @cached_property
+    @computed_once
     def freed_by(self) -> np.ndarray:
         """int8, for each block; ``NOT_KNOWN`` for a free without a stack that may belong to either of two parts."""
         found = np.zeros(len(self._blocks), dtype=np.int8)
@@ -63,14 +62,14 @@ class StackTimes:
         end = np.clip(self._blocks.freed, 0, self._blocks.events)
         return before[end] > before[np.minimum(self._blocks.start + 1, end)]
 
-    @cached_property
+    @computed_once
     def frees_have_stacks(self) -> bool:
         """False for a recording that has only the stacks of allocations."""
         action, stack = self._history.action, self._history.stack
         frees = (action > ALLOC) & (action <= FREE_COMPLETED)
         return bool(np.any(stack[frees] > 0)) or not np.any(stack[action == ALLOC] > 0)
 
-    @cached_property
+    @computed_once
     def _kind_of_event(self) -> np.ndarray:
         """int8, of each allocation; 0 for other events."""
         is_alloc = self._history.action == ALLOC
@@ -79,7 +78,7 @@ class StackTimes:
             kind = np.where(is_alloc & (self._history.stack == 0), stack_kinds.BACKWARD, kind)
         return kind.astype(np.int8)
 
-    @cached_property
+    @computed_once
     def _kind_around(self) -> np.ndarray:
         """int8, for each event the kind of the allocations before and after it, if they have the same."""
         kinds = self._kind_of_event

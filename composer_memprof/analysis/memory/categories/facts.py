@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
+from composer_memprof.analysis.computed_once import computed_once
 from composer_memprof.analysis.memory.blocks import library_stacks, stack_kinds
 from composer_memprof.analysis.memory.blocks.lifetimes import Lifetimes
 from composer_memprof.analysis.memory.blocks.phases import rows_at
@@ -37,32 +36,32 @@ class BlockFacts:
         self._snapshot, self._history, self._blocks = snapshot, history, blocks
         self.tensor = tensors_in_blocks(history, blocks, snapshot.tensors)
 
-    @cached_property
+    @computed_once
     def _nothing(self) -> np.ndarray:
         return np.zeros(len(self._blocks), dtype=bool)
 
     # -- tensors and lifetimes
 
-    @cached_property
+    @computed_once
     def _tensor_category(self) -> np.ndarray:
         return np.append(self._snapshot.tensors.category, np.int8(-1))[self.tensor]
 
     def holds_tensor(self, category: str) -> np.ndarray:
         return self._tensor_category == TENSOR_CATEGORIES.index(category)
 
-    @cached_property
+    @computed_once
     def allocated_before(self) -> np.ndarray:
         """Allocated before the recording began."""
         return self._blocks.start < 0
 
-    @cached_property
+    @computed_once
     def freed(self) -> np.ndarray:
         """Freed within the recording."""
         return (self._blocks.freed >= 0) & (self._blocks.freed < self._blocks.events)
 
     # -- phases
 
-    @cached_property
+    @computed_once
     def _phase_rows(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The rows of the phases in which each block was allocated and freed: -1 before the first, or not freed."""
         rows = rows_at(self._history, self._snapshot.phases)
@@ -72,7 +71,7 @@ class BlockFacts:
         start, freed = self._blocks.start, self._blocks.freed
         return np.where(start >= 0, rows[start], -1), np.where(self.freed, rows[np.where(self.freed, freed, -1)], -1)
 
-    @cached_property
+    @computed_once
     def freed_in_same_phase(self) -> np.ndarray:
         if self._phase_rows is None:
             return self._nothing
@@ -86,14 +85,14 @@ class BlockFacts:
             return self._nothing
         return np.isin(np.append(phases.name, -1)[self._phase_rows[0]], wanted)
 
-    @cached_property
+    @computed_once
     def allocated_in_last_batch(self) -> np.ndarray:
         if self._phase_rows is None:
             return self._nothing
         batch = self._snapshot.phases.batch
         return batch[np.maximum(self._phase_rows[0], 0)] == batch[-1]
 
-    @cached_property
+    @computed_once
     def is_of_failed_backward(self) -> np.ndarray:
         """Allocated in the phase in which the training failed, not freed, and of no parameter's size."""
         snapshot = self._snapshot
@@ -105,7 +104,7 @@ class BlockFacts:
         in_last = self._phase_rows[0] == len(snapshot.phases) - 1
         return in_last & ~self.freed & ~np.isin(self._blocks.requested, sizes)
 
-    @cached_property
+    @computed_once
     def outlived_its_batch(self) -> np.ndarray:
         """Allocated in a batch, and freed in a later one or not at all."""
         if self._phase_rows is None:
@@ -116,14 +115,14 @@ class BlockFacts:
 
     # -- stacks
 
-    @cached_property
+    @computed_once
     def _stack_times(self) -> StackTimes:
         return StackTimes(self._history, self._blocks, stack_kinds.stack_kinds(self._snapshot.stacks))
 
     def allocated_by(self, kind: int) -> np.ndarray:
         return self._stack_times.allocated_by == kind
 
-    @cached_property
+    @computed_once
     def allocated_in_forward(self) -> np.ndarray:
         """Autocast's copies too: it copies inputs as well, and those are kept for backward."""
         return self.allocated_by(stack_kinds.FORWARD) | self.allocated_by(stack_kinds.AUTOCAST_COPY)
@@ -135,34 +134,34 @@ class BlockFacts:
         """Another block was allocated by one of these kinds while it was allocated."""
         return np.logical_or.reduce([self._stack_times.between(kind) for kind in kinds])
 
-    @cached_property
+    @computed_once
     def allocated_in_backward_thread(self) -> np.ndarray:
         """Allocated without a stack on a GPU: threads of the backward pass have no Python stacks."""
         if not self._stack_times.backward_has_no_stacks:
             return self._nothing
         return (self._blocks.stack == 0) & (self._blocks.start >= 0)
 
-    @cached_property
+    @computed_once
     def allocated_in_backward(self) -> np.ndarray:
         return self.allocated_by(stack_kinds.BACKWARD) | self.allocated_in_backward_thread
 
-    @cached_property
+    @computed_once
     def kept_after_backward(self) -> np.ndarray:
         """Not freed, or freed by ``zero_grad``, or still allocated while the optimizer ran."""
         return ~self.freed | self._outlived_backward
 
-    @cached_property
+    @computed_once
     def _outlived_backward(self) -> np.ndarray:
         return self.freed_by(stack_kinds.ZERO_GRAD) | self.held_while(stack_kinds.OPTIMIZER)
 
     # -- sizes
 
-    @cached_property
+    @computed_once
     def _as_large_as_a_workspace(self) -> np.ndarray:
         on_cpu = self._snapshot.meta.device == 'cpu'
         return self._nothing if on_cpu else np.isin(self._blocks.requested, _WORKSPACE_BYTES)
 
-    @cached_property
+    @computed_once
     def is_workspace_of_a_call(self) -> np.ndarray:
         """As large as a workspace and freed by the next event, as is every block of that size: a weight would be kept.
 
@@ -172,7 +171,7 @@ class BlockFacts:
         at_once = ~self.allocated_before & self.freed & (blocks.freed == blocks.start + 1)
         return same if at_once[same].all() else self._nothing
 
-    @cached_property
+    @computed_once
     def has_workspace_size(self) -> np.ndarray:
         """As large as a workspace and not freed, of a size that no gradient or tensor of an optimizer has."""
         same = self._as_large_as_a_workspace
@@ -187,28 +186,28 @@ class BlockFacts:
         found = made | before
         return found if np.count_nonzero(found) <= _MOST_WORKSPACES else self._nothing
 
-    @cached_property
+    @computed_once
     def _gradient(self) -> np.ndarray:
         """The gradients that are sure without a tensor: allocated in backward, and more than the end of it was seen."""
         return self.allocated_in_backward & self._outlived_backward & ~self.has_workspace_size
 
-    @cached_property
+    @computed_once
     def by_gradient_sizes(self) -> GradientSizes:
         """Of a recording without tensors: blocks from before it that have the size of a gradient."""
         others = self._nothing if len(self._snapshot.tensors) else self.allocated_before & ~self.has_workspace_size
         kept = others & (self._blocks.freed == self._blocks.events)
         return match_gradient_sizes(self._blocks, self._gradient, kept, others & self.freed_by(stack_kinds.OPTIMIZER))
 
-    @cached_property
+    @computed_once
     def ran_adam(self) -> bool:
         """An optimizer with two tensors for each parameter ran."""
         return any(frame.filename.endswith(_ADAM) for stack in self._snapshot.stacks for frame in stack)
 
-    @cached_property
+    @computed_once
     def has_half_of_a_gradients_size(self) -> np.ndarray:
         return np.isin(self._blocks.requested * 2, np.unique(self._blocks.requested[self._gradient]))
 
-    @cached_property
+    @computed_once
     def copied_with_bias(self) -> np.ndarray:
         kept = self.freed_by(stack_kinds.BACKWARD) | ~self.freed
         dropped = self.freed_by(stack_kinds.AUTOCAST_EXIT)
@@ -216,11 +215,11 @@ class BlockFacts:
 
     # -- stacks of libraries
 
-    @cached_property
+    @computed_once
     def _purpose_of_stack(self) -> np.ndarray:
         return library_stacks.purposes(self._snapshot.stacks)
 
-    @cached_property
+    @computed_once
     def _stack_of_free(self) -> np.ndarray:
         """0, the empty stack, for a block that was not freed."""
         found = np.zeros(len(self._blocks), dtype=np.int32)
@@ -233,13 +232,13 @@ class BlockFacts:
     def freed_for(self, purpose: int) -> np.ndarray:
         return self._purpose_of_stack[self._stack_of_free] == purpose
 
-    @cached_property
+    @computed_once
     def freed_in_backward(self) -> np.ndarray:
         """Freed by the backward pass, or without a stack, as threads of the backward pass and of collectives do."""
         without_stack = self.freed & (self._stack_of_free == 0) & self._stack_times.frees_have_stacks
         return without_stack | self.freed_by(stack_kinds.BACKWARD)
 
-    @cached_property
+    @computed_once
     def outlived_its_phase(self) -> np.ndarray:
         """Still allocated when a later phase had begun, or while the optimizer ran."""
         if self._phase_rows is None:

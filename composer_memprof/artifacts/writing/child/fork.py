@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import select
 import signal
 import sys
@@ -21,7 +22,16 @@ from typing import Any, Optional
 
 from composer_memprof.artifacts.writing.child.memory import memory_excluded
 from composer_memprof.artifacts.writing.child.stuck_detector import StuckDetector
-from composer_memprof.artifacts.writing.child.work import DONE, ERROR, READY, RESULT, ReadAtFork, Work, run_in_child
+from composer_memprof.artifacts.writing.child.work import (
+    DONE,
+    ERROR,
+    READY,
+    RESULT,
+    SEND_STACK,
+    ReadAtFork,
+    Work,
+    run_in_child,
+)
 from composer_memprof.artifacts.writing.deadlines import exiting
 
 #: A child that uses no CPU time and moves no bytes for this long is stuck.
@@ -29,6 +39,10 @@ STUCK_S = 120.0
 #: Seconds between two looks of the parent at its children. The kernel gives a process that it killed for lack of memory two
 #: seconds to free its memory, and then kills another one.
 _LOOK_EVERY_S = 0.25
+#: Seconds within which a child sends its stack.
+_STACK_TIMEOUT_S = 0.5
+#: A line of that stack.
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 #: The bit of SIGKILL in the signals that a process was sent, as /proc has them.
 _KILLED = 1 << (9 - 1)
 #: Seconds to wait for a child to acquire its locks. A child that misses this deadline is killed and forked again, up to
@@ -49,7 +63,7 @@ class Child:
 
     Attributes:
         failure (str): how it ended before its work was done, ``''`` if it was done; known after :meth:`results`.
-        traceback (str): of the error that ended it.
+        traceback (str): of the error that ended it; of a child that was killed because it was stuck, its stack.
     """
 
     pid: int
@@ -107,9 +121,20 @@ class Child:
             elif detector.is_stuck():
                 self.failure = f'it was stuck for {STUCK_S:g} s'
         if self.failure:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # other code in this process has reaped it
+                self._ask_for_stack(poll)
+                os.kill(self.pid, signal.SIGKILL)
         *lines, _ = b''.join(chunks).split(b'\n')
         return lines
+
+    def _ask_for_stack(self, poll: select.poll) -> None:
+        """Note where the child is."""
+        os.kill(self.pid, SEND_STACK)
+        while poll.poll(1000 * _STACK_TIMEOUT_S) and (chunk := os.read(self.pipe, 1 << 16)):
+            self.traceback += chunk.decode(errors='replace')
+        frame = _FRAME.search(self.traceback)
+        if frame is not None:
+            self.failure += f' in {os.path.basename(frame["file"])}:{frame["line"]} {frame["function"]}'
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)

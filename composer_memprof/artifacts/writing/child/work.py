@@ -6,12 +6,16 @@ If memory runs out, the kernel kills the child before the training. The child ho
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
+import logging
 import os
 import select
 import signal
+import sys
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +35,8 @@ RESULT, DONE, ERROR = 'result', 'done', 'error'
 #: Seconds after which a child ends even if its parent is gone.
 _LONGEST_S = 3600
 _KILLED_FIRST = '1000'
+#: The signal that makes a child send its stack, in place of a document. A child that waits for a lock answers too.
+SEND_STACK = getattr(signal, 'SIGUSR2', None)
 _LOWEST_PRIORITY = 19
 
 
@@ -85,6 +91,8 @@ def run_in_child(work: Work, pipes: Sequence[int], parent: int) -> None:
         with os.fdopen(results, 'wb') as out:
             try:
                 _ignore_signals()
+                faulthandler.register(SEND_STACK, file=results, all_threads=False)
+                _forget_streams()
                 gc.disable()  # a collection would write to, and so copy, the parent's pages
                 be_killed_first()
                 _raise_limit_of_files()
@@ -107,6 +115,20 @@ def _ignore_signals() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.alarm(_LONGEST_S)  # without a parent nothing else ends a stuck child
+
+
+#: Streams of the training. Without a reference they would be flushed, for which they take their locks.
+_inherited: list[object] = []
+
+
+def _forget_streams() -> None:
+    """Take no lock of a stream, a log or a profiler, which another thread of the training may have held at the fork."""
+    sys.setprofile(None)
+    sys.settrace(None)
+    _inherited.extend((sys.stdout, sys.stderr))
+    sys.stdout = sys.stderr = open(os.devnull, 'w')  # noqa: SIM115 - open until the child ends
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter('ignore')
 
 
 def _run(work: Work, out: BinaryIO, turn: Sequence[int], parent: int) -> None:
