@@ -33,6 +33,16 @@ _USED_BY_JOBS = (
     'torch.distributed._tools.mem_tracker',
     'composer',
     'tests.conftest',
+    # What commands import when they are called.
+    *(
+        'pydantic.fields',
+        'pydantic.main',
+        'pydantic.type_adapter',
+        'plotly',
+        'numpy.ma',
+        'zoneinfo',
+        'rich._emoji_codes',
+    ),
 )
 #: What the server has imported, by name.
 _IMPORTED: dict[str, ModuleType] = {}

@@ -36,7 +36,7 @@ RESULT, DONE, ERROR = 'result', 'done', 'error'
 _LONGEST_S = 3600
 _KILLED_FIRST = '1000'
 #: The signal that makes a child send its stack, in place of a document. A child that waits for a lock answers too.
-SEND_STACK = getattr(signal, 'SIGUSR2', None)
+SEND_STACK: int = getattr(signal, 'SIGUSR2', 0)
 _LOWEST_PRIORITY = 19
 
 
