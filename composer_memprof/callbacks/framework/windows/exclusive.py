@@ -7,6 +7,7 @@ before training where they can be proved; otherwise the later callback skips or 
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,9 +51,10 @@ class Claimant(Protocol):
 
 @dataclass
 class _Holder:
-    """A session, and the callbacks that record with it now: the last of them gives the resource back."""
+    """A session, its thread, and the callbacks that record with it now: the last of them gives the resource back."""
 
     session: object
+    thread: threading.Thread = field(default_factory=threading.current_thread)
     callbacks: list[weakref.ref[Claimant]] = field(default_factory=list)
 
     def add(self, callback: Claimant) -> None:
@@ -62,9 +64,15 @@ class _Holder:
     def remove(self, callback: Claimant) -> None:
         self.callbacks = [other for other in self.callbacks if other() not in (None, callback)]
 
+    def trains_beside(self) -> bool:
+        """True if it belongs to a training on another thread that goes on."""
+        return self.thread is not threading.current_thread() and self.thread.is_alive()
+
 
 #: Who holds each resource of this process now.
 _held: dict[str, _Holder] = {}
+#: Trainings may run on several threads.
+_lock = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,14 @@ def held_by(name: str) -> Obstacle:
 def claim(callback: Claimant, state: State) -> Optional[Obstacle]:
     """Take the callback's resources. Returns None, or what is in the way; then none is taken.
 
-    A holder that belongs to another Trainer is one whose training failed and that was never closed: its recording is
-    ended first.
+    A holder that belongs to another Trainer trains on another thread, and is left alone; or its training failed and it was
+    never closed, and its recording is ended first.
     """
+    with _lock:
+        return _claim(callback, state)
+
+
+def _claim(callback: Claimant, state: State) -> Optional[Obstacle]:
     for resource in callback.resources:
         holder = _held.get(resource)
         if holder is None or holder.session is callback.session:
@@ -97,6 +110,8 @@ def claim(callback: Claimant, state: State) -> Optional[Obstacle]:
             if other is not None and other.records_for(state):
                 if not other.yield_resources():
                     return held_by(type(other).__name__)
+            elif other is not None and holder.trains_beside():
+                return held_by(f'{type(other).__name__} of a Trainer on another thread')
             elif other is not None:
                 other.end_abandoned_recording()
         _free(holder.session)
@@ -110,12 +125,13 @@ def claim(callback: Claimant, state: State) -> Optional[Obstacle]:
 
 def claim_if_free(callback: Claimant, session: object, state: State) -> bool:
     """Take the callback's resources for ``session`` if nothing else needs any of them now."""
-    if any(resource in _held for resource in callback.resources) or _foreign_holder(callback) is not None:
-        return False
-    if KINETO in callback.resources and composer_profiler.wants_batch(state):
-        return False
-    _hold(callback, session)
-    return True
+    with _lock:
+        if any(resource in _held for resource in callback.resources) or _foreign_holder(callback) is not None:
+            return False
+        if KINETO in callback.resources and composer_profiler.wants_batch(state):
+            return False
+        _hold(callback, session)
+        return True
 
 
 def _hold(callback: Claimant, session: object) -> None:
@@ -134,6 +150,11 @@ def _foreign_holder(callback: Claimant) -> Optional[str]:
 
 def release(callback: Claimant, session: object) -> None:
     """Give back what ``callback`` holds for ``session``; callbacks that share the session keep it."""
+    with _lock:
+        _release(callback, session)
+
+
+def _release(callback: Claimant, session: object) -> None:
     for resource, holder in list(_held.items()):
         if holder.session is session:
             holder.remove(callback)
