@@ -43,7 +43,7 @@ class MemoryDestination:
         self.names: list[str] = []
         self.open = threading.Event()
         self.open.set()
-        self.error: Optional[Exception] = None
+        self.error: Optional[BaseException] = None
 
     def accepts_files(self) -> bool:
         return True

@@ -19,6 +19,7 @@ from typing import Any, Optional
 from composer_memprof.artifacts.naming.addresses import check_scheme
 from composer_memprof.artifacts.reading.containment import inside
 from composer_memprof.artifacts.uploading.filesystems import filesystem_of
+from composer_memprof.artifacts.writing.failures import only_exceptions
 from composer_memprof.messages import log_error, printable
 from composer_memprof.redaction import hide_values, one_line
 
@@ -131,7 +132,8 @@ class Store:
     @contextlib.contextmanager
     def _errors_in_one_line(self) -> Iterator[None]:
         try:
-            yield
+            with only_exceptions():
+                yield
         except FetchError:
             raise
         except FileNotFoundError:

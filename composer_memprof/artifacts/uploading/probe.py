@@ -21,6 +21,7 @@ from composer_memprof.artifacts.naming.addresses import has_bucket, scheme_of
 from composer_memprof.artifacts.uploading.composer_stores import ComposerStoreFileSystem
 from composer_memprof.artifacts.uploading.errors import NO_ANSWER, NO_BUCKET, explain
 from composer_memprof.artifacts.uploading.filesystems import filesystem_of
+from composer_memprof.artifacts.writing.failures import only_exceptions
 from composer_memprof.messages import errors_logged, log_error, warn
 
 #: Seconds to wait for an answer.
@@ -54,7 +55,8 @@ def find_problem(
 
     def ask() -> None:
         try:
-            problems.append(_ask(address, dict(storage_options or {})))
+            with only_exceptions():
+                problems.append(_ask(address, dict(storage_options or {})))
         except Exception as error:  # a store's client may raise anything
             log_error(f'asking {place_of(address)} failed')
             problems.append(explain(error))

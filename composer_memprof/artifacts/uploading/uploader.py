@@ -18,8 +18,9 @@ from composer_memprof.artifacts.uploading.limits import files_at_once
 from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
 from composer_memprof.artifacts.uploading.process.start import UploadFailedError, UploadProcess
 from composer_memprof.artifacts.uploading.push.at_exit import push_at_exit
+from composer_memprof.artifacts.uploading.sent import Comparison
 from composer_memprof.artifacts.writing.deadlines import Deadline, exiting
-from composer_memprof.artifacts.writing.failures import Failures
+from composer_memprof.artifacts.writing.failures import Failures, only_exceptions
 from composer_memprof.artifacts.writing.folder import ArtifactFolder
 from composer_memprof.artifacts.writing.retention import KeptWindows, WindowFiles
 from composer_memprof.messages import log_error, push_command
@@ -117,11 +118,12 @@ class Uploader:
         if exiting() and isinstance(destination, FsspecDestination):
             return  # an fsspec client needs threads, which no longer start; `push` uploads it in a child process
         try:
-            address = destination.address_of(entry.remote)
-            if address != entry.remote:  # listed at once, so that `push` knows the address if the run is killed
-                entry = replace(entry, remote=address)
-                self._record(entry, window)
-            sent = self._send(destination, self._folder.path / entry.path, address)
+            with only_exceptions():
+                address = destination.address_of(entry.remote)
+                if address != entry.remote:  # listed at once, so that `push` knows the address if the run is killed
+                    entry = replace(entry, remote=address)
+                    self._record(entry, window)
+                sent = self._send(destination, self._folder.path / entry.path, address)
         except Exception as error:  # a destination's client may raise anything
             log_error(f'uploading {entry.path} failed', getattr(error, 'traceback', None))
             reason = str(error) if isinstance(error, UploadFailedError) else one_line(error)
@@ -145,10 +147,8 @@ class Uploader:
         assert destination is not None and entry.remote is not None
         path = self._folder.path / entry.path
         try:
-            if isinstance(destination, FsspecDestination):
-                found = _process.compare(destination, path, entry.remote)
-            else:
-                found = destination.compare(path, entry.remote)
+            with only_exceptions():
+                found = self._ask_for_copy(destination, path, entry.remote)
         except Exception as error:  # a store's client may raise anything
             log_error(f'looking for {entry.remote} failed', getattr(error, 'traceback', None))
             self._windows.compare_again(entry, window)
@@ -161,6 +161,12 @@ class Uploader:
             )
         elif self._windows.compare_again(entry, window):
             self._record_failed(entry, window, f'{entry.path} was uploaded to {entry.remote}, but {found.why}')
+
+    @staticmethod
+    def _ask_for_copy(destination: Destination, path: Path, address: str) -> Comparison:
+        if isinstance(destination, FsspecDestination):
+            return _process.compare(destination, path, address)
+        return destination.compare(path, address)
 
     @staticmethod
     def _send(destination: Destination, path: Path, address: str) -> Sent:
@@ -186,7 +192,8 @@ class Uploader:
         destination = self._folder.destination
         assert destination is not None and entry.remote is not None and entry.bytes is not None
         try:
-            return destination.has(entry.remote, entry.bytes)
+            with only_exceptions():
+                return destination.has(entry.remote, entry.bytes)
         except Exception:  # a store's client may raise anything
             log_error(f'looking for {entry.remote} failed')
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,28 @@ _OF_FOLDER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDI
 
 class LostFolderError(OSError):
     """The folder accepts no file any more."""
+
+
+class NoExceptionError(Exception):
+    """What a client of a store raised is no ``Exception``: a panic of a library in Rust, a cancelled task, an exit."""
+
+
+@contextmanager
+def only_exceptions() -> Iterator[None]:
+    """Whatever the block raises is an ``Exception``, so that it ends no thread. Ctrl-C and an exit of the main thread pass.
+
+    Raises:
+        NoExceptionError: in place of what is no exception.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        on_main = threading.current_thread() is threading.main_thread()
+        if isinstance(error, GeneratorExit) or (on_main and isinstance(error, (KeyboardInterrupt, SystemExit))):
+            raise
+        raise NoExceptionError(f'{type(error).__name__}: {error}') from error
 
 
 @contextmanager
@@ -66,7 +89,8 @@ class Failures:
     def guard(self, work: Callable[[], object]) -> None:
         """Run ``work`` without raising: an error here must not stop the training."""
         try:
-            work()
+            with only_exceptions():
+                work()
         except Exception as error:  # such as a full disk, or a folder that was removed
             log_error(f'work on the files in {self._folder} failed')
             if is_out_of_descriptors(error):

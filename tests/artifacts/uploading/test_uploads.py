@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from composer_memprof.artifacts.uploading import uploader as uploading
 from composer_memprof.artifacts.uploading.destinations import FsspecDestination
 from composer_memprof.artifacts.uploading.process.pool import UploadPool
+from composer_memprof.artifacts.uploading.push.push import push
 from composer_memprof.messages import MemprofWarning
-from tests.conftest import entries
+from tests.conftest import entries, wait_for
 from tests.support.stores import FOLDER, MemoryDestination, make_store, stamp, text
 
 # -- uploading ----------------------------------------------------------------------------------------------------
@@ -39,6 +41,38 @@ def test_a_failed_upload_keeps_the_file_and_says_what_to_do() -> None:
         store.close(20)
     assert [entry.status for entry in entries(FOLDER)] == ['failed']
     assert (FOLDER / 'rank0.4.txt').exists()
+
+
+class _Panic(BaseException):
+    """As what a client written in Rust raises if it has a bug."""
+
+
+@pytest.mark.parametrize('kind', [_Panic, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_client_that_raises_no_exception_ends_no_thread_of_the_uploads(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploading, '_pool', UploadPool('small', lambda: 1))
+    destination = MemoryDestination()
+    destination.error = kind('of the client')
+    store = make_store(destination, 'far/{batch}.txt')
+    with pytest.warns(MemprofWarning, match=f'failed: .*{kind.__name__}: of the client'):
+        store.save([text()], stamp(0))
+        wait_for(lambda: [entry.status for entry in entries(FOLDER)] == ['failed'], 20)
+    destination.error = None
+    store.save([text()], stamp(1))
+    store.close(20)
+    assert sorted(destination.names) == ['far/0.txt', 'far/1.txt']
+    assert {entry.status for entry in entries(FOLDER)} == {'uploaded'}
+
+
+def test_push_goes_on_if_a_client_raises_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(FsspecDestination(), 'memory://panics/{batch}.txt')
+    monkeypatch.setattr(FsspecDestination, 'upload', lambda *_: (_ for _ in ()).throw(_Panic('of the client')))
+    with pytest.warns(MemprofWarning, match='_Panic: of the client'):
+        for batch in range(2):
+            store.save([text()], stamp(batch))
+        store.close(20)
+    assert [result.error for result in push(FOLDER)] == ['NoExceptionError: _Panic: of the client'] * 2
 
 
 def test_an_upload_is_tried_again() -> None:

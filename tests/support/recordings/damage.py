@@ -6,7 +6,8 @@ import copy
 import gzip
 import pickle
 import random
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from tests.support.recordings.snapshots import FRAME, TORCH, event, freed, plain, segment
 
@@ -57,9 +58,11 @@ def a_whole_snapshot(protocol: int = 4) -> bytes:
     return pickle.dumps(the_content(), protocol=protocol)
 
 
-def mangled(random_: random.Random) -> bytes:
+def mangled(
+    random_: random.Random, content: Optional[dict[str, Any]] = None, values: Sequence[Any] = tuple(VALUES)
+) -> bytes:
     """A valid pickle of a snapshot with one to four values replaced, removed, repeated or exchanged."""
-    content = copy.deepcopy(the_content())  # other tests use its frames too
+    content = copy.deepcopy(content or the_content())  # other tests use its frames too
     for _ in range(random_.randint(1, 4)):
         where: Any = content
         while True:
@@ -79,7 +82,7 @@ def mangled(random_: random.Random) -> bytes:
             other = random_.choice(keys)
             where[key], where[other] = where[other], where[key]
         else:
-            where[key] = copy.deepcopy(random_.choice(VALUES))
+            where[key] = copy.deepcopy(random_.choice(values))
     return pickle.dumps(content, protocol=4)
 
 

@@ -29,6 +29,7 @@ from composer_memprof.artifacts.uploading.limits import files_at_once
 from composer_memprof.artifacts.uploading.process.pool import Upload, UploadPool, Waiting
 from composer_memprof.artifacts.uploading.push.targets import Allowed, Target, targets_of
 from composer_memprof.artifacts.writing.disk import digest
+from composer_memprof.artifacts.writing.failures import only_exceptions
 from composer_memprof.artifacts.writing.temporary_files import clear_unfinished
 from composer_memprof.messages import errors_logged, log_error
 from composer_memprof.redaction import one_line
@@ -189,7 +190,8 @@ class _Pushing:
 
     def _settle(self, file: _Pending, done: queue.SimpleQueue[tuple[_Pending, _Outcome]]) -> None:
         try:
-            done.put((file, self._outcome(file)))
+            with only_exceptions():
+                done.put((file, self._outcome(file)))
         except _RefusedError as error:
             done.put((file, _Outcome(error=str(error))))
         except Exception as error:  # a destination's client may raise anything; the other files are still uploaded
