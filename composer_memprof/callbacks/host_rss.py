@@ -120,6 +120,10 @@ class HostRSS(PhasedCallback):
             if file is not None:
                 file.close()
 
+    @property
+    def has_recorder(self) -> bool:
+        return self._recorder is not None
+
     def _phase_begins(self, phase: str, state: State) -> None:
         if self._recorder is not None:
             self._recorder.mark(phase, state.timestamp.batch.value)

@@ -34,6 +34,7 @@ class ScheduleDriver:
         self.opened = 0
         self._cursor = schedule.bind(clock, state)
         self._lookahead = _lookahead(schedule)
+        self._counts_only_batches = schedule.counts_only_batches  # so there is no function in it
         self._decision, self._following = SKIP, self._cursor
         self._asked_at: object = None
 
@@ -74,8 +75,8 @@ class ScheduleDriver:
         return self._decision
 
     def knows_next(self) -> bool:
-        """True if :meth:`next_batch` is known without asking the schedule."""
-        return self.clock.moment is self._asked_at
+        """True if :meth:`next_batch` calls no function of the user, who may count the calls."""
+        return self._counts_only_batches or self.clock.moment is self._asked_at
 
     def _opens_soon(self) -> bool:
         clock = BatchClock(int(self.clock.read('ba')), self.clock.rank)

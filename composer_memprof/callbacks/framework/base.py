@@ -20,6 +20,7 @@ from composer_memprof.artifacts.uploading.destinations import Destination
 from composer_memprof.artifacts.writing.child.file_descriptors import explained
 from composer_memprof.artifacts.writing.child.memory import exclude_from_children
 from composer_memprof.artifacts.writing.failures import is_lost_folder
+from composer_memprof.callbacks.framework import hooks
 from composer_memprof.callbacks.framework.closing import closing, closing_line
 from composer_memprof.callbacks.framework.closing.run_end import RunEnd, run_end
 from composer_memprof.callbacks.framework.life import DISABLED
@@ -57,6 +58,8 @@ class ProfilingCallback(WindowRecording):
     """
 
     _events: dict[int, str] = {}
+    #: Of these, the events that concern only a recorder. Outside of windows they cost a look-up too.
+    _events_of_recorder: frozenset[int] = frozenset()
     #: In a forked child, of a run of its parent.
     _is_parents = False
 
@@ -68,6 +71,8 @@ class ProfilingCallback(WindowRecording):
             for event in Event
             if getattr(cls, event.value, None) is not getattr(Callback, event.value, None)
         }
+        of_recorder = (number for number, name in cls._events.items() if hooks.is_of_recorder(getattr(cls, name)))
+        cls._events_of_recorder = frozenset(of_recorder)
 
     def __init__(
         self,
@@ -153,7 +158,8 @@ class ProfilingCallback(WindowRecording):
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         method = self._events.get(id(event))
-        if method is not None:
+        is_of_recorder = id(event) in self._events_of_recorder
+        if method is not None and not (is_of_recorder and (self._life is DISABLED or not self.has_recorder)):
             self._handle(event, method, state, logger)
         if id(event) in _ENDS and not self._fitting:
             signals.release(self)

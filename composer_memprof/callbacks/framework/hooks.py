@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Optional, TypeVar
 
 from composer.core import State
 
@@ -15,6 +15,20 @@ from composer_memprof.callbacks.framework.windows.stage_events import StageEvent
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.torch_private import MissingTorchNameError, require
 from composer_memprof.schedule import Schedule
+
+_Handler = TypeVar('_Handler', bound=Callable[..., Any])
+_OF_RECORDER = '_is_of_recorder'
+
+
+def of_recorder(handler: _Handler) -> _Handler:
+    """Decorator: the handler of an event does nothing but tell a recorder of it. It is called only while there is one."""
+    setattr(handler, _OF_RECORDER, True)
+    return handler
+
+
+def is_of_recorder(handler: object) -> bool:
+    """True for what :func:`of_recorder` has decorated."""
+    return getattr(handler, _OF_RECORDER, False)
 
 
 class RecordingHooks(StageEvents):
@@ -36,6 +50,11 @@ class RecordingHooks(StageEvents):
     resources: frozenset[str] = frozenset()
     #: The session of torch's profiler that it records with, if any; callbacks with equal windows share one.
     kineto: Optional[KinetoRecorder] = None
+
+    @property
+    def has_recorder(self) -> bool:
+        """Whether a recorder runs, in a window or outside of one, that the handlers of :func:`of_recorder` are for."""
+        return True
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
         """Those of ``torch_needs`` that this run needs."""

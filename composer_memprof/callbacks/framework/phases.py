@@ -6,6 +6,7 @@ from composer.core import State
 from composer.loggers import Logger
 
 from composer_memprof.callbacks.framework.base import ProfilingCallback
+from composer_memprof.callbacks.framework.hooks import of_recorder
 from composer_memprof.vocabulary import (
     BACKWARD,
     BETWEEN_BATCHES,
@@ -30,35 +31,43 @@ class PhasedCallback(ProfilingCallback):
     def _phase_begins(self, phase: str, state: State) -> None:
         """``phase``, one of the vocabulary's, starts now."""
 
+    @of_recorder
     def before_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(DATALOADER, state)
 
+    @of_recorder
     def after_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(BETWEEN_PHASES, state)
 
+    @of_recorder
     def before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(FORWARD, state)
 
+    @of_recorder
     def before_backward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(BACKWARD, state)
 
+    @of_recorder
     def after_backward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(BETWEEN_PHASES, state)
 
+    @of_recorder
     def after_train_batch(self, state: State, logger: Logger) -> None:
         del logger  # unused
         # Composer runs forward and backward inside optimizer.step(); the update itself begins here.
         self._phase_begins(OPTIMIZER, state)
 
+    @of_recorder
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(CHECKPOINT, state)
 
+    @of_recorder
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(CHECKPOINT, state)
@@ -79,10 +88,12 @@ class StagePhasedCallback(PhasedCallback):
         super().eval_batch_start(state, logger)
         self._phase_begins(EVAL, state)
 
+    @of_recorder
     def eval_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(EVAL_FORWARD, state)
 
+    @of_recorder
     def eval_after_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(EVAL, state)
@@ -95,10 +106,12 @@ class StagePhasedCallback(PhasedCallback):
         super().predict_batch_start(state, logger)
         self._phase_begins(PREDICT, state)
 
+    @of_recorder
     def predict_before_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(PREDICT_FORWARD, state)
 
+    @of_recorder
     def predict_after_forward(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(PREDICT, state)

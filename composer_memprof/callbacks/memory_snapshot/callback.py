@@ -213,6 +213,10 @@ class MemorySnapshot(StagePhasedCallback):
     def _cancel(self) -> None:
         self._window.cancel()
 
+    @property
+    def has_recorder(self) -> bool:
+        return self._window.active or self._standby.active
+
     def _phase_begins(self, phase: str, state: State) -> None:
         if self._window.active:
             self._window.mark(phase, state, self._batch(state))

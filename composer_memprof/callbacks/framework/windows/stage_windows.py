@@ -74,7 +74,7 @@ class StageWindows:
         return self._stages[stage].next_batch()
 
     def knows_next(self, stage: str) -> bool:
-        """Whether :meth:`next_batch` is known without asking the schedule."""
+        """Whether :meth:`next_batch` calls no function of the user, who may count the calls."""
         return self._stages[stage].knows_next()
 
     def has_opened(self, stage: str) -> bool:
