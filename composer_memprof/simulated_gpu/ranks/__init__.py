@@ -3,7 +3,7 @@
 - Every backend's name gets a process group that communicates with nobody (`groups`, `process_group`).
 - Objects that are gathered or broadcast are this rank's own (`object_collectives`).
 - A distributed checkpoint contains what this rank holds (`checkpoints`).
-- What takes longer with more ranks in torch is replaced by what does not (`cheap_worlds`).
+- What takes longer in torch with more ranks or parameters is replaced by what does not (`cheap_worlds`).
 - What waits for other ranks outside of torch is told that there are none (`waiting`).
 """
 

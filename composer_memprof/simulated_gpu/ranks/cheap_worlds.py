@@ -1,4 +1,4 @@
-"""What takes longer with more ranks in torch, replaced by what does not, or hardly.
+"""What takes longer in torch with more ranks, or with more parameters, replaced by what does not, or hardly.
 
 Each replacement gives the values of what it replaces, checked with torch 2.7.0. A version of torch that lacks one of
 these functions keeps its own.
@@ -24,6 +24,7 @@ def install() -> None:
     _when_imported('torch.distributed.fsdp._runtime_utils', '_get_reduce_scatter_tensors', reduce_scatter_tensors)
     _when_imported('torch.distributed.utils', '_verify_param_shape_across_processes', verify_parameters)
     wrapt.when_imported('torch.distributed.fsdp._flat_param')(_unpad_without_chunks)
+    wrapt.when_imported('torch.distributed.tensor._sharding_prop')(_shard_without_fake_runs)
 
 
 class Chunks(Sequence[torch.Tensor]):
@@ -85,6 +86,23 @@ def unpadded_shard(tensor: torch.Tensor, rank: int, world_size: int) -> tuple[to
 
 def _unpad_without_chunks(flat_param: Any) -> None:
     flat_param.FlatParamHandle._get_unpadded_shard = staticmethod(unpadded_shard)
+
+
+def _shard_without_fake_runs(sharding: Any) -> None:
+    """Let DTensor ask for the results of those operators alone that have some.
+
+    It runs each operator on fake tensors to see its results. That takes a quarter of a trial for an optimizer's operators
+    on lists of all parameters, which return nothing.
+    """
+    propagator = sharding.ShardingPropagator
+    results_of = getattr(propagator, '_propagate_tensor_meta_non_cached', None)
+    if results_of is None:
+        return
+
+    def results_if_any(self: Any, schema: Any) -> Any:
+        return results_of(self, schema) if schema.op._schema.returns else None
+
+    propagator._propagate_tensor_meta_non_cached = results_if_any
 
 
 def verify_parameters(process_group: Any, tensors: Sequence[torch.Tensor], logger: Optional[Any] = None) -> None:
