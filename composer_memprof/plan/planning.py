@@ -130,7 +130,7 @@ def plan(
             offered = [change for change in offered if change.advised_as in advised]
         else:
             report('the largest microbatch')
-            largest = trials.largest_microbatch(loaded, [], real.microbatch)
+            largest = trials.largest_microbatch(loaded, [], real.microbatch, fits_at_start=real.fits)
         if largest is not None and not real.fits and largest.samples and 2 * largest.samples < outcome.microbatch:
             offered.append(of_microbatch('the largest microbatch that fits', largest.samples))
         tried = [(change, trials.row([change])) for change in offered]
@@ -212,9 +212,11 @@ class _Trials:
             return 0
         return sys.maxsize if found.error else self._outcome_in_search(replace(trial, without_limit=True)).reserved
 
-    def largest_microbatch(self, config: Mapping[str, Any], changes: Sequence[Change], start: int) -> Largest:
+    def largest_microbatch(
+        self, config: Mapping[str, Any], changes: Sequence[Change], start: int, *, fits_at_start: bool = False
+    ) -> Largest:
         """The largest microbatch that fits with the changes."""
-        return largest_microbatch(config, self._applied(changes), start, self._outcome_in_search)
+        return largest_microbatch(config, self._applied(changes), start, self._outcome_in_search, fits_at_start)
 
     def _outcome_in_search(self, trial: Trial) -> Outcome:
         """Of a trial that is one of many."""

@@ -27,7 +27,11 @@ class Largest:
 
 
 def largest_microbatch(
-    config: Mapping[str, Any], base: Trial, microbatch: int, run: Callable[[Trial], Outcome]
+    config: Mapping[str, Any],
+    base: Trial,
+    microbatch: int,
+    run: Callable[[Trial], Outcome],
+    fits_at_start: bool = False,
 ) -> Largest:
     """Search the largest microbatch, to a sixteenth of its size.
 
@@ -37,6 +41,7 @@ def largest_microbatch(
     Args:
         microbatch: where the search starts.
         run: runs a trial.
+        fits_at_start: a trial has shown that ``microbatch`` fits.
     """
     loader = config.get('train_loader')
     batch = loader.get('batch_size') if isinstance(loader, dict) else None
@@ -52,6 +57,8 @@ def largest_microbatch(
         return outcome.fits and not limits[size]
 
     low, high = 0, max(microbatch, 1)  # low fits, high is to be tried
+    if fits_at_start:
+        low, high = high, 2 * high
     while high <= most and fits(high):
         low, high = high, 2 * high
     high = min(high, most + 1)

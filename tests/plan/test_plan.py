@@ -267,6 +267,9 @@ def test_the_search_finds_the_largest_microbatch_that_fits(limit: int) -> None:
     found = largest_microbatch({'train_loader': {'batch_size': 8}}, Trial(), 8, run)
     assert found.samples <= limit and limit - found.samples <= limit // 16 and found.limit == ''
     assert len(tried) < 20
+    tried.clear()
+    assert limit < 8 or largest_microbatch({'train_loader': {'batch_size': 8}}, Trial(), 8, run, True) == found
+    assert 8 not in tried, 'what is known to fit is not tried again'
     in_batch = largest_microbatch({'train_loader': {}}, Trial(), 8, run)
     assert in_batch == Largest(min(limit, 8), "the loader's batch" if limit >= 8 else '')
 
