@@ -205,7 +205,8 @@ class Fragments(GPT):
 
 def trains(model: Callable[[], GPT], *, length: int = 256, size: int = 8, batches: int = 8, **more: Any) -> None:
     data = more.pop('data', None) or Tokens(batches * size, length)
-    built = model()
+    with torch.device('cuda'):  # where weights cost neither time nor memory of the host
+        built = model()
     trainer = Trainer(
         model=built,
         train_dataloader=data if isinstance(data, DataLoader) else DataLoader(data, size, collate_fn=padded),
@@ -237,7 +238,8 @@ def _evaluates(model: Callable[[], GPT]) -> None:
 def _one_unit() -> None:
     """FSDP2 shards the model as one unit, on a rank of eight."""
     dist.initialize_dist('gpu')
-    model = GPT(4096, 11, 10_000).cuda()
+    with torch.device('cuda'):
+        model = GPT(4096, 11, 10_000)
     fully_shard(model)
     data = Tokens(64, 16)
     trains(lambda: model, data=DataLoader(data, batch_size=1, sampler=dist.get_sampler(data)))
