@@ -19,7 +19,7 @@ from tests.support.processes.simulated_runs import MIB, SCRIPT, result_of, simul
 
 def test_a_script_that_knows_nothing_of_it_is_recorded_over_its_steps_and_then_ended() -> None:
     Path('train.py').write_text(SCRIPT)
-    found = result_of('--gpu', 't4', '--steps', '2', '--', 'python', 'train.py')
+    found = result_of('--gpu', 't4', '--steps', '2', '--', 'python', 'train.py', fresh=True)
     assert (found['code'], found['exit_code'], found['timed_out']) == (0, 0, False)
     (process,) = found['processes']
     assert (process['steps'], process['out_of_memory']) == (2, '')
@@ -72,13 +72,13 @@ def test_what_is_recorded_does_not_get_into_a_compiled_model() -> None:
 
 def test_a_script_that_does_not_end_meets_the_time_limit() -> None:
     Path('train.py').write_text(SCRIPT + '\nprint("never")')
-    ran = simulate('--steps', '0', '--time-limit', '8', '--', 'python', 'train.py')
-    assert 'the command was ended after 8 seconds (--time-limit)' in ran.stderr
+    ran = simulate('--steps', '0', '--time-limit', '3', '--', 'python', 'train.py')
+    assert 'the command was ended after 3 seconds (--time-limit)' in ran.stderr
     assert 'never' not in ran.stdout and 'at most' in ran.stdout
 
 
 def test_a_command_without_a_gpu_keeps_its_output_and_its_exit_code() -> None:
-    ran = simulate('--', 'python', '-c', 'print("hello"); raise SystemExit(7)')
+    ran = simulate('--', 'python', '-c', 'print("hello"); raise SystemExit(7)', fresh=True)
     assert ran.stdout.splitlines() == ['hello', 'simulated h100-80gb: the command used no GPU memory']
     assert ran.returncode == 7 and not Path('simulated').exists()
 
@@ -268,7 +268,7 @@ def test_a_process_that_is_killed_is_told() -> None:
         'import os, torch\ntorch.ones(9).cuda()\n'
         'print(open("/proc/self/oom_score_adj").read(), flush=True)\nos.kill(os.getpid(), 9)'
     )
-    shown = simulate('--', 'python', 'train.py')
+    shown = simulate('--', 'python', 'train.py', fresh=True)
     words = ' '.join(shown.stdout.split())
     assert words.startswith(
         '1000 simulated h100-80gb: the command was killed (signal 9), most likely because host memory'

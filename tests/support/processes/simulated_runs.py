@@ -108,11 +108,28 @@ while not loss > 1:
 """
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_command_that_simulates('simulate', *arguments)
+#: The command, in a process on a simulated GPU: the Python that it starts is forked from this process.
+SIMULATE = """
+import json, os, sys
+from composer_memprof.cli import main
+from composer_memprof.simulation import run
+from tests.support.processes.forked_python import Popen
+os.environ.clear()
+os.environ.update(json.loads(sys.argv[1]))
+run.subprocess.Popen = Popen
+sys.argv[:] = ['composer-memprof', 'simulate', *sys.argv[2:]]
+main()
+"""
 
 
-def result_of(*arguments: str) -> dict[str, Any]:
-    ran = simulate('--json', *arguments)
+def simulate(*arguments: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    """``composer-memprof simulate``. With ``fresh``, in processes that import torch, as a user's do."""
+    if fresh:
+        return run_command_that_simulates('simulate', *arguments)
+    return run_on_a_server(SIMULATE, json.dumps(dict(os.environ)), *arguments, environment=simulated_gpu())
+
+
+def result_of(*arguments: str, fresh: bool = False) -> dict[str, Any]:
+    ran = simulate('--json', *arguments, fresh=fresh)
     assert ran.stdout, ran.stderr
     return {**json.loads(ran.stdout), 'stderr': ran.stderr, 'code': ran.returncode}

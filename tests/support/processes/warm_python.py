@@ -90,9 +90,9 @@ def _end_all() -> None:
 
 
 def _key(environment: dict[str, str]) -> frozenset[tuple[str, str]]:
-    """The variables that must be those of a server."""
+    """The variables that must be those of a server. Of the number of simulated ranks, only that there is one is read."""
     return frozenset(
-        (name, value)
+        (name, '' if name == 'SIMULATED_RANKS' else value)
         for name, value in environment.items()
         if not name.startswith(_READ_LATER) and (name not in _READ_WITH_CUDA or 'backend:' in value)
     )

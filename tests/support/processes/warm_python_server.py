@@ -88,7 +88,7 @@ def serve(control: int) -> CodeType:
                         os.close(each)
                     for _, other in running.values():
                         other.close()
-                    return _become(json.loads(message), descriptors)
+                    return become(json.loads(message), descriptors)
                 for each in descriptors:
                     os.close(each)
                 watched = os.pidfd_open(pid)
@@ -129,7 +129,7 @@ def _answer(waiting: socket.socket, number: int) -> None:
         pass  # nobody waits any longer
 
 
-def _become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
+def become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
     """Make this child a process as a fresh one is, and return the code of its ``__main__``."""
     if asked['new_session']:
         os.setsid()
