@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, StepTimes
 from tests.conftest import Noise, Regression, child_environment, make_trainer
 from tests.problems.problem import Problem, line_of
 from tests.support.callbacks.host_memory import MIB
+from tests.support.processes import warm_python
+from tests.support.processes.forked_python import LAUNCHER
 from tests.support.processes.ranks import python_on_ranks
 
 
@@ -204,17 +205,14 @@ def _launched(name: str) -> Callable[[], None]:
     """By torchrun, which ends the other ranks with SIGTERM after one has failed."""
 
     def by_torchrun() -> None:
-        command = [
-            sys.executable,
-            '-m',
-            'torch.distributed.run',
-            '--nproc-per-node',
-            '2',
-            '--standalone',
-            _script(name),
-        ]
-        done = subprocess.run(
-            command, env=child_environment(), capture_output=True, text=True, timeout=120, check=False
+        launcher = ['torch.distributed.run', '--nproc-per-node', '2', '--standalone', _script(name)]
+        done = warm_python.run(
+            [sys.executable, '-c', LAUNCHER, *launcher],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 1, done.stderr[-2000:]
 

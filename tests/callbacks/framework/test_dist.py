@@ -13,6 +13,8 @@ import pytest
 from composer_memprof.examples.byte_gpt import ByteGPT
 from tests.commands.test_cli import QUICKSTART, SMALL
 from tests.conftest import child_environment, entries, s3_environment
+from tests.support.processes import warm_python
+from tests.support.processes.forked_python import LAUNCHER
 from tests.support.processes.ranks import python_on_ranks
 
 pytestmark = pytest.mark.dist
@@ -93,13 +95,12 @@ if __name__ == '__main__':
 
 def test_when_a_rank_dies_the_other_saves_everything_and_ends_by_itself() -> None:
     Path('job.py').write_text(_ONE_RANK_DIES)
-    composer = Path(sys.executable).parent / 'composer'
-    run = subprocess.run(
-        [composer, '-n', '2', 'job.py'],
+    run = warm_python.run(
+        [sys.executable, '-c', LAUNCHER, 'composer.cli', '-n', '2', 'job.py'],
         capture_output=True,
         text=True,
         timeout=300,
-        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin'),
+        env=child_environment(),
     )
     assert 'Rank 1 crashed with exit code 3' in run.stderr
     assert 'SIGKILL' not in run.stderr, 'the launcher did not have to kill it'

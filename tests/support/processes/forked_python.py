@@ -1,6 +1,7 @@
-"""A Python on a simulated GPU that need not import torch: a fork of this process, which is on one and has imported it.
+"""What a launcher starts, forked from it: a Python that need not import torch and Composer, because the launcher has.
 
-:class:`Popen` takes the place of that of :mod:`subprocess` in a child of :mod:`tests.support.processes.warm_python`.
+:class:`Popen` takes the place of that of :mod:`subprocess` in a child of :mod:`tests.support.processes.warm_python`. If
+the launcher is ``simulate``, that child is on a simulated GPU.
 """
 
 from __future__ import annotations
@@ -8,22 +9,36 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
 from typing import Any
 
+from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
 from composer_memprof.simulation import at_start
 from tests.support.processes.warm_python_server import become
 
+#: Runs a module as ``python -m`` does: a launcher, whose ranks are its forks.
+LAUNCHER = """
+import runpy, subprocess, sys
+from tests.support.processes.forked_python import Popen
+subprocess.Popen = Popen
+sys.argv[:] = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+"""
+_REAL = subprocess.Popen
+#: Before the launcher sets its own.
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)}
+
 
 class Popen(subprocess.Popen):
-    """As :class:`subprocess.Popen`, whose child is forked where the command is this Python with a script."""
+    """As :class:`subprocess.Popen`, whose child is forked if the command is this Python with a script."""
 
     def _execute_child(self, *given: Any) -> None:  # type: ignore[override]
         named = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
-        executable, *arguments = map(os.fspath, named['args'])
+        executable, *arguments = (os.fspath(word) for word in named['args'] if word != '-u')
         if executable != sys.executable or not arguments or arguments[0].startswith('-'):
             super()._execute_child(*given)  # type: ignore[misc]
             return
@@ -56,7 +71,11 @@ def _run(arguments: list[str], named: dict[str, Any]) -> None:
             },
             streams,
         )
-        at_start.prepare()
+        subprocess.Popen = _REAL  # type: ignore[misc]
+        for number, handler in _HANDLERS.items():
+            signal.signal(number, handler)
+        if AT_START_VARIABLE in os.environ:
+            at_start.prepare()
         code = _exit_code_of(program)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
