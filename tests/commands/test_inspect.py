@@ -20,6 +20,7 @@ from composer_memprof.analysis.run import rank_list, snapshot_to_show
 from composer_memprof.analysis.snapshot.loading import SnapshotError, read_snapshot
 from composer_memprof.report.text.terminal.snapshot_tables import report_text
 from tests.conftest import child_environment, train
+from tests.support.processes import warm_python
 from tests.support.recordings.snapshots import FRAME, event, freed, listed, plain, saved, segment
 
 MIB = 1 << 20
@@ -27,7 +28,7 @@ SMALL = plain(event('alloc', 512, 100), phases=[[0, 1, 'forward']], device='cpu'
 
 
 def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', 'inspect', *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import child_environment, entries
+from tests.support.processes import warm_python
+from tests.support.processes.python_code import PACKAGE_ANEW
 
-_JOB = """
-import sys
+_JOB = f"""{PACKAGE_ANEW}
 from tests.support.processes.other_platform import pretend
 pretend(sys.argv[1])
 import composer_memprof
@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 ALONE = ['Memray', 'TorchProfiler', 'VizTracer']
 TOGETHER = ['HostRSS', 'StepTimes', 'MemorySnapshot', 'SavedTensorsHook', 'FSDPMemTracker', 'MemProfiler', 'Flops']
 for names in (TOGETHER, *([name] for name in ALONE)):
-    callbacks = [getattr(composer_memprof, name)(schedule={'skip': '2ba', 'active': '1ba'}, folder='run') for name in names]
+    callbacks = [getattr(composer_memprof, name)(schedule={{'skip': '2ba', 'active': '1ba'}}, folder='run') for name in names]
     train(*callbacks, batches=6)
 reading = [['ls', 'run'], ['ls', 'run', '--json'], ['report', 'run'], ['report', 'run', '--json'], ['inspect', 'run']]
 for words in [*reading, ['callbacks'], ['guide'], ['push', 'run'], ['watch', 'run', '--every', '0.5']]:
@@ -36,7 +36,7 @@ for words in (['simulate', '--', 'python', 'x.py'], ['plan', 'x.yaml']):
 
 @pytest.mark.parametrize('platform', ['darwin', 'win32'])
 def test_callbacks_and_reading_commands_need_nothing_that_only_linux_has(platform: str) -> None:
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, '-c', _JOB, platform], env=child_environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -19,6 +19,8 @@ import composer_memprof
 from composer_memprof.callbacks.registry import CALLBACKS
 from composer_memprof.recorders.torch_private import CHECKED
 from tests.conftest import child_environment, entries
+from tests.support.processes import warm_python
+from tests.support.processes.python_code import PACKAGE_ANEW
 from tests.support.recordings.snapshots import event, plain, saved
 
 ROOT = Path(__file__).parents[2]
@@ -26,10 +28,15 @@ METADATA = configparser.RawConfigParser()
 METADATA.read(ROOT / 'setup.cfg')
 
 
-def run(*command: object, **more: Any) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, **more)
+def run(*command: object, start: Any = subprocess.run, **more: Any) -> str:
+    done = start([*map(str, command)], capture_output=True, text=True, timeout=300, **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def python(code: str) -> str:
+    """What code prints in a process that has imported torch and Composer."""
+    return run(sys.executable, '-c', code, start=warm_python.run, env=child_environment())
 
 
 @pytest.fixture(scope='module')
@@ -62,8 +69,7 @@ def test_a_snapshot_is_read_without_torch_and_composer() -> None:
 
 
 #: A torch in which a public module and a private name have moved: the first breaks three imports, the other none.
-TORCH_THAT_CHANGED = """
-import sys
+TORCH_THAT_CHANGED = f"""{PACKAGE_ANEW}
 import composer, torch, torch._dynamo
 sys.modules['torch.utils.hooks'] = None
 del torch._C._current_graph_task_id
@@ -98,7 +104,7 @@ trainer.close()
 
 
 def test_what_one_callback_misses_in_torch_concerns_no_other() -> None:
-    told = run(sys.executable, '-c', TORCH_THAT_CHANGED + ONE_BY_ONE, env=child_environment()).splitlines()
+    told = python(TORCH_THAT_CHANGED + ONE_BY_ONE).splitlines()
     assert json.loads(told[0]) == {name: callback.__name__ for name, callback in CALLBACKS.items()}
     reason = f'does not import with torch {torch.__version__} and mosaicml 0.32'
     advice = f'composer_memprof was checked with torch {CHECKED}; install one of these, or a newer composer_memprof'
@@ -113,7 +119,7 @@ def test_what_one_callback_misses_in_torch_concerns_no_other() -> None:
 
 def test_the_list_of_callbacks_says_what_the_installed_torch_lacks_for_each() -> None:
     code = f'{TORCH_THAT_CHANGED}\nfrom composer_memprof.cli import app\napp(["callbacks", "--json"])'
-    listed = {each['name']: each for each in json.loads(run(sys.executable, '-c', code, env=child_environment()))}
+    listed = {each['name']: each for each in json.loads(python(code))}
     assert set(listed) == set(CALLBACKS)
     unavailable = {name: each['unavailable'] for name, each in listed.items() if each['unavailable']}
     assert 'memprof_host_rss' not in unavailable and 'memprof_torch_profiler' not in unavailable
@@ -125,8 +131,8 @@ def test_the_list_of_callbacks_says_what_the_installed_torch_lacks_for_each() ->
 
 
 def test_an_import_that_fails_for_all_callbacks_gives_the_reason() -> None:
-    code = 'import composer.core; composer.core.Event = object; from composer_memprof import HostRSS'
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=child_environment())
+    code = f'{PACKAGE_ANEW}import composer.core; composer.core.Event = object; from composer_memprof import HostRSS'
+    done = warm_python.run([sys.executable, '-c', code], capture_output=True, text=True, env=child_environment())
     told = (
         "ImportError: composer_memprof.callbacks does not import: AttributeError: type object 'object' has no attribute"
     )

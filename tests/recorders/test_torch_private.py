@@ -6,7 +6,6 @@ import ast
 import importlib
 import json
 import pkgutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +45,8 @@ from composer_memprof.recorders.torch_private import (
     saved_tensor_hooks,
 )
 from tests.conftest import child_environment, entries, train
+from tests.support.processes import warm_python
+from tests.support.processes.python_code import PACKAGE_ANEW
 
 #: The modules of torch_private that each recorder needs.
 NEEDS: dict[str, tuple[ModuleType, ...]] = {
@@ -327,7 +328,8 @@ except torch_private.MissingTorchNameError as error:
 
 
 def test_without_private_names_the_package_imports_and_each_recorder_tells_what_it_lacks() -> None:
-    run = subprocess.run([sys.executable, '-c', WITHOUT_PRIVATE_NAMES], capture_output=True, text=True, check=False)
+    command = [sys.executable, '-c', WITHOUT_PRIVATE_NAMES]
+    run = warm_python.run(command, capture_output=True, text=True, check=False, env=child_environment())
     assert run.returncode == 0, run.stderr
     told = f'torch {torch.__version__} has no torch._C._current_graph_task_id (seen in torch {torch_private.CHECKED})'
     assert f'{told}; install a torch that has it, or a newer composer_memprof' in run.stdout
@@ -379,9 +381,9 @@ for lacking in sys.argv[1:]:
 def test_without_the_names_of_one_area_the_callbacks_that_need_none_of_them_record_and_training_is_the_same() -> None:
     _modules_of_torch_private()
     areas = sorted({name.module.rpartition('.')[2] for name in torch_private.NAMES})
-    run = subprocess.run(
-        [sys.executable, '-c', EACH_MISSING, 'nothing', *areas],
-        capture_output=True, text=True, check=False, env=child_environment(PYTHONPATH=str(PACKAGE.parent)),
+    run = warm_python.run(
+        [sys.executable, '-c', PACKAGE_ANEW + EACH_MISSING, 'nothing', *areas],
+        capture_output=True, text=True, check=False, env=child_environment(),
     )  # fmt: skip
     found = dict(json.loads(line) for line in run.stdout.splitlines() if line.startswith('['))
     assert list(found) == ['nothing', *areas], run.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from composer_memprof.analysis.run_report.report import RunReport, report_on_run
 from composer_memprof.report.text.sentences.run_advice import advice_details
 from composer_memprof.simulation.replay import with_replayed_advice
 from tests.conftest import simulated_gpu
+from tests.support.processes.simulated_runs import run_on_a_server
 from tests.support.recordings.snapshots import REAL
 
 # Batches grow, so that no cached block serves the next one.
@@ -29,8 +28,7 @@ print(json.dumps([torch.cuda.max_memory_reserved()]))
 
 
 def run_script(**settings: str) -> int:
-    command = [sys.executable, '-c', SCRIPT]
-    done = subprocess.run(command, env={**simulated_gpu(), **settings}, capture_output=True, text=True, timeout=120)
+    done = run_on_a_server(SCRIPT, environment={**simulated_gpu(), **settings})
     assert done.returncode == 0, done.stderr
     return int(json.loads(done.stdout)[0])
 

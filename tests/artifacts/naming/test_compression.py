@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, load_p
 from composer_memprof.artifacts.naming.compression import CODECS, DamagedError, compress_file, open_for_read
 from composer_memprof.callbacks.registry import CALLBACKS
 from tests.conftest import child_environment, entries, train
+from tests.support.processes import warm_python
 
 SOON = {'skip': '1ba', 'active': '2ba'}
 
@@ -77,9 +77,9 @@ def test_inspect_and_report_read_each_codec(codec: str) -> None:
         for entry in entries(Path('test-run'), name):
             next(Path('test-run').rglob(entry.path)).unlink()
     for command in ('inspect', 'report'):
-        run = subprocess.run(
+        run = warm_python.run(
             [sys.executable, '-m', 'composer_memprof', command, 'test-run', '--json'],
-            env=child_environment(PYTHONPATH=os.pathsep.join(sys.path)),
+            env=child_environment(),
             capture_output=True,
             text=True,
             timeout=120,

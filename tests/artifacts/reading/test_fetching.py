@@ -19,6 +19,7 @@ from composer_memprof.analysis.run import snapshot_to_show, snapshots_by_rank
 from composer_memprof.analysis.stored_runs import local_run
 from composer_memprof.artifacts.reading.fetching import FetchError, local_copy
 from tests.conftest import child_environment, train
+from tests.support.processes import warm_python
 from tests.support.recordings.snapshots import event, listed, plain, saved
 
 SMALL = plain(event('alloc', 512, 100), phases=[[0, 1, 'forward']], device='cpu')
@@ -117,7 +118,7 @@ def test_without_ranks_in_their_names_the_newest_is_that_of_rank_0() -> None:
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, '-m', 'composer_memprof.cli', *map(str, arguments)],
         capture_output=True,
         text=True,

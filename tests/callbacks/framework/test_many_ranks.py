@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from composer_memprof.artifacts.naming.names import folder_of
 from composer_memprof.callbacks.framework.rank_sample import parse_files_on_ranks
 from tests.conftest import child_environment, entries, make_trainer, train
 from tests.support.made_up_runs import run_of, snapshot_summary, write_files
+from tests.support.processes import warm_python
 from tests.support.recordings.snapshots import event, plain, saved
 
 WITH_SUMMARY = [MemorySnapshot, FSDPMemTracker, HostRSS, StepTimes]
@@ -125,7 +125,7 @@ def in_folders(ranks: int, store: Path) -> Path:
 
 
 def command(*arguments: str) -> str:
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, '-m', 'composer_memprof', *arguments],
         env=child_environment(COLUMNS='160'),
         capture_output=True,

@@ -7,6 +7,13 @@ import sys
 from tests.conftest import child_environment
 from tests.support.processes import warm_python
 
+#: The beginning of code that imports the package anew, after what the code does to torch and Composer.
+PACKAGE_ANEW = """
+import sys
+for name in [name for name in sys.modules if name.partition('.')[0] in ('composer_memprof', 'tests')]:
+    del sys.modules[name]
+"""
+
 
 def run_python(code: str) -> None:
     """Run ``code`` in a process that need not import torch and Composer first. It must end without an error."""
