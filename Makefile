@@ -45,7 +45,7 @@ test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all e
 	$(FOUNDRY_VENV)/bin/python -m pytest tests/artifacts/naming/test_addresses.py $(addprefix tests/artifacts/uploading/,test_loggers.py test_s3.py test_probe.py) $(ARGS)
 
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run; CHECK=1 compares them with the README
-	$(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)
 
 accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one
 	$(BIN)/python -m tests.benchmarks.simulation.accuracy $(ARGS)

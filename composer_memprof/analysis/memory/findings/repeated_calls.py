@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -60,6 +60,13 @@ class RepeatedCall:
         return self.bytes - self.results - self.largest
 
 
+class _Group(NamedTuple):
+    """The blocks of one stack, by their places in the order of time, and their bytes."""
+
+    blocks: np.ndarray
+    bytes: int
+
+
 def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray) -> Optional[RepeatedCall]:
     """The repeated call whose checkpointing would free most of the ``live`` blocks; None if none would free any."""
     blocks = attribution.blocks
@@ -67,11 +74,12 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
     kept = kept[np.argsort(blocks.start[kept], kind='stable')]
     size, stack_of = blocks.size[kept], blocks.stack[kept]
     # Below, the index of a block is its place in the order of time.
-    inside: defaultdict[tuple[Frame, ...], list[np.ndarray]] = defaultdict(list)
+    inside: defaultdict[tuple[Frame, ...], list[_Group]] = defaultdict(list)
     for stack in np.unique(stack_of[stack_of > 0]).tolist():
         # The C++ frames between the same Python frames may differ.
         frames = tuple(frame for frame in snapshot.stacks[stack] if frame.filename.endswith('.py'))
-        same = np.flatnonzero(stack_of == stack)
+        of_stack = np.flatnonzero(stack_of == stack)
+        same = _Group(of_stack, int(size[of_stack].sum()))
         trainer = next(
             (place for place, frame in enumerate(frames) if in_package(frame.filename).startswith(_TRAINERS)), None
         )
@@ -79,9 +87,10 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
             if place and (is_of_model(frame.filename) or in_package(frame.filename) == _LOOPS):
                 inside[frames[place:]].append(same)
     modules = attribution.module[kept]
-    names = [attribution.modules[int(code)] for code in modules]
-    found = [(len(context), _call(context, groups, size, names)) for context, groups in inside.items()]
-    calls = [(depth, call) for depth, call in found if call is not None and call.frees > 0]
+    found = [
+        (len(context), _call(context, groups, size, modules, attribution.modules)) for context, groups in inside.items()
+    ]
+    calls = [(depth, call) for depth, call in found if call is not None]
     if not calls:
         return None
     most = max((call for _, call in calls), key=lambda call: call.frees)
@@ -98,44 +107,49 @@ def _same_layers(call: RepeatedCall, other: RepeatedCall) -> bool:
 
 
 def _call(
-    context: tuple[Frame, ...], groups: list[np.ndarray], size: np.ndarray, names: Sequence[str]
+    context: tuple[Frame, ...], groups: list[_Group], size: np.ndarray, modules: np.ndarray, names: Sequence[str]
 ) -> Optional[RepeatedCall]:
-    """The call in ``context`` that allocated ``groups``, the blocks of one stack each; None if it is not repeated."""
-    total = sum(int(size[group].sum()) for group in groups)
-    repeated = [group for group in groups if len(group) >= _FEWEST]
-    if not repeated or sum(int(size[group].sum()) for group in repeated) < _NEARLY_ALL * total:
+    """The call in ``context`` that allocated ``groups``; None if it is not repeated, or checkpointing it would free nothing.
+
+    Args:
+        context: the frames of the call and around it.
+        groups: of the stacks inside of it.
+        size: bytes of each block.
+        modules: for each block an index into ``names``.
+        names: of all modules.
+    """
+    total = sum(group.bytes for group in groups)
+    repeated = [group for group in groups if len(group.blocks) >= _FEWEST]
+    if not repeated or sum(group.bytes for group in repeated) < _NEARLY_ALL * total:
         return None
-    calls = min(map(len, repeated))
+    calls = min(len(group.blocks) for group in repeated)
     # The stack that allocates first marks where each call begins. It may do so more than once in a call, and backward
     # may have freed what the last call allocated.
-    first = min(repeated, key=lambda group: int(group[0]))
+    first = min((group.blocks for group in repeated), key=lambda blocks: int(blocks[0]))
     begins = first[:: max(round(len(first) / calls), 1)]
-    order = np.sort(np.concatenate(groups))
+    order = np.sort(np.concatenate([group.blocks for group in groups]))
     starts = np.searchsorted(order, begins)
     starts[0] = 0
     of_call = np.add.reduceat(size[order], starts)
     results = size[order[np.append(starts[1:], len(order)) - 1]]
-    return RepeatedCall(
-        frames=_shown(context),
-        modules=_layers([names[block] for block in order.tolist()], len(begins)),
-        calls=len(begins),
-        bytes=total,
-        results=int(results.sum()),
-        largest=int((of_call - results).max()),
-    )
+    kept, largest = int(results.sum()), int((of_call - results).max())
+    if total <= kept + largest:
+        return None
+    inside = {names[code] for code in set(modules[order].tolist())}
+    return RepeatedCall(_shown(context), _layers(inside, len(begins)), len(begins), total, kept, largest)
 
 
 def _shown(context: tuple[Frame, ...]) -> list[Frame]:
     return next(([frame] for frame in context if is_of_model(frame.filename)), [context[0]])
 
 
-def _layers(names: Sequence[str], calls: int) -> str:
+def _layers(names: Set[str], calls: int) -> str:
     """The name of the modules of which each call ran one: the outermost layers of which there are ``calls``."""
     outermost = {name[: name.index('*') + 1] if '*' in name else name for name in set(names)}
     if len(outermost) == 1 and min(outermost).endswith('*'):
         return min(outermost)  # equal layers have one name where modules are known by their code alone
     found: dict[str, set[str]] = {}
-    for name in set(names):
+    for name in names:
         parts = name.split('.')
         for end, part in enumerate(parts, 1):
             if part.isdigit():
