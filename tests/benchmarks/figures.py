@@ -81,7 +81,7 @@ ROWS = (
     Row('a step on two cores, all busy', 'child', ('a step while a child writes against one without',)),
     Row(
         'a step while files are uploaded to S3',
-        'uploads',
+        'uploads_meanwhile',
         (
             'a step while files are uploaded at full speed against one without',
             'a step while files are uploaded at 50 MB/s against one without',

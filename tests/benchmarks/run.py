@@ -26,7 +26,7 @@ from tests.benchmarks.analysis.run_report import run_report
 from tests.benchmarks.artifacts.child import child
 from tests.benchmarks.artifacts.kills import kills
 from tests.benchmarks.artifacts.soak import soak
-from tests.benchmarks.artifacts.uploads import uploads
+from tests.benchmarks.artifacts.uploads import uploads, while_training
 from tests.benchmarks.callbacks.flops import flops
 from tests.benchmarks.callbacks.fsdp_mem_tracker import fsdp_mem_tracker
 from tests.benchmarks.callbacks.hold import hold, hold_gpu
@@ -61,6 +61,7 @@ BENCHMARKS: dict[str, Callable[[int, Report], None]] = {
     'flops': flops,
     'python_calls': python_calls,
     'uploads': uploads,
+    'uploads_meanwhile': while_training,
     'step_times': lambda rounds, report: report('StepTimes against none, a step', step_ratio(rounds, StepTimes), 1.02),
 }
 
@@ -78,11 +79,12 @@ def main() -> int:
     parser.add_argument(
         'names', nargs='*', choices=[*BENCHMARKS, *LONG, []], help=f'which to run; default: all but {", ".join(LONG)}'
     )
-    parser.add_argument('--rounds', type=int, default=7, help='times that each is repeated')
+    parser.add_argument('--rounds', type=int, help='times that each is repeated; default: 7, with --check 3')
     parser.add_argument('--check', action='store_true', help="compare with the README's table; run only its rows")
     options = parser.parse_args()
+    rounds = options.rounds or (3 if options.check else 7)
     warnings.simplefilter('ignore')
-    print(f'{os.cpu_count()} cores, torch {torch.__version__}, {options.rounds} rounds')
+    print(f'{os.cpu_count()} cores, torch {torch.__version__}, {rounds} rounds')
     claimed = claims(README.read_text())
     rows = [row for row in ROWS if not options.names or row.benchmark in options.names]
     names = options.names or ([row.benchmark for row in ROWS] if options.check else list(BENCHMARKS))
@@ -91,7 +93,7 @@ def main() -> int:
         os.chdir(folder)
         for name in names:
             print(f'\n{name}', flush=True)
-            {**BENCHMARKS, **LONG}[name](options.rounds, report)
+            {**BENCHMARKS, **LONG}[name](rounds, report)
         os.chdir(Path(folder).parent)
     if not options.check:
         return 0
