@@ -60,13 +60,19 @@ def run_on_a_server(
     )
 
 
-def run_rank(script: str, count: int = 8, rank: int = 0, gpu: str = 'a100-80gb', **variables: str) -> str:
-    """What a script prints that stands for one rank."""
+def run_rank(
+    script: str, count: int = 8, rank: int = 0, gpu: str = 'a100-80gb', *, fresh: bool = False, **variables: str
+) -> str:
+    """What a script prints that stands for one rank. With ``fresh``, it imports torch itself."""
     place = ranks.environment(count, rank)
     # a port that nobody can listen on
     base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
     environment = simulated_gpu(gpu, devices=int(place['LOCAL_WORLD_SIZE']), base=base)
-    ran = run_on_a_server(script, environment=environment)
+    if fresh:
+        command = [sys.executable, '-c', script]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    else:
+        ran = run_on_a_server(script, environment=environment)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
     return ran.stdout
 
