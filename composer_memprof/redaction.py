@@ -127,6 +127,11 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     >>> one_line(ValueError('no such\\nhost: https://me:pass@host'))
     'ValueError: no such host: https://***@host'
     """
-    text = redacted(' '.join(str(error)[:_LONGEST].split()))
-    text = text if len(text) <= limit else f'{text[:limit]}…'
+    text = as_one_line(str(error), limit)
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def as_one_line(text: str, limit: int = 300) -> str:
+    """A text that comes from a library, on one line, redacted."""
+    text = redacted(' '.join(text[:_LONGEST].split()))
+    return text if len(text) <= limit else f'{text[:limit]}…'

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.report.text.sentences.run_verdict import verdict
-from tests.problems import kept, killed, on_gpu, on_host, on_ranks, slow
+from tests.problems import failed, kept, killed, on_gpu, on_host, on_ranks, slow
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
 
 PROBLEMS: dict[str, Problem] = {
+    **failed.PROBLEMS,
     **kept.PROBLEMS,
     **slow.PROBLEMS,
     **on_host.PROBLEMS,

@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Optional
@@ -16,8 +17,9 @@ from composer_memprof.analysis.memory.blocks.frames import in_package, is_own
 from composer_memprof.artifacts.reading.attempts import End
 from composer_memprof.artifacts.store import ArtifactStore
 from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
+from composer_memprof.callbacks.framework.closing.other_process import sent_error
 from composer_memprof.messages import errors_logged
-from composer_memprof.redaction import one_line
+from composer_memprof.redaction import as_one_line, one_line
 
 #: A shell's exit code after a signal is this and the signal's number.
 _SIGNALLED = 128
@@ -53,8 +55,7 @@ class RunEnd:
         state, error = self._state(), sys.exc_info()[1]
         if state is None or error is None:
             return
-        end, text = _cause(error)
-        line = line_of(error.__traceback__)  # for a signal: where the training was
+        end, text, line = _cause(error)
         for store in {store.folder: store for store in self._stores}.values():  # one line in each manifest
             with errors_logged('the failure could not be listed'):
                 store.note_failure(end, text, line, state.timestamp.batch.value)
@@ -75,23 +76,32 @@ def run_end(state: State) -> RunEnd:
     return _ends[state]
 
 
-def _cause(error: BaseException) -> tuple[End, str]:
+def _cause(error: BaseException) -> tuple[End, str, Optional[str]]:
+    """How an error ends ``fit``, in words, and the line of the user's code: for a signal, where the training was."""
+    line = line_of(error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
-        return 'stopped', 'SIGINT'
+        return 'stopped', 'SIGINT', line
     if isinstance(error, SystemExit):
         code = error.code
         if isinstance(code, int) and code > _SIGNALLED and code - _SIGNALLED in set(signal.Signals):
-            return 'stopped', signal.Signals(code - _SIGNALLED).name
-        return 'stopped', one_line(error)
-    return 'failed', one_line(error)
+            return 'stopped', signal.Signals(code - _SIGNALLED).name, line
+        return 'stopped', one_line(error), line
+    sent = sent_error(error)
+    if sent is None:
+        return 'failed', one_line(error), line
+    where = f', {sent.process}' if sent.process else ''
+    return 'failed', f'{as_one_line(sent.text)}{where}', _innermost(sent.frames)
 
 
 def line_of(trace: Optional[TracebackType]) -> Optional[str]:
     """The innermost line of the user's code, else the innermost line: ``'train.py:27 in forward'``."""
-    frames = traceback.extract_tb(trace)
-    users = [frame for frame in frames if is_own(frame.filename)]
-    for frame in (users or frames)[-1:]:
-        return f'{_short(frame.filename)}:{frame.lineno} in {frame.name}'
+    return _innermost([(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(trace)])
+
+
+def _innermost(frames: Sequence[tuple[str, int, str]]) -> Optional[str]:
+    users = [frame for frame in frames if is_own(frame[0])]
+    for filename, line, name in (users or frames)[-1:]:
+        return f'{_short(filename)}:{line} in {name}'
     return None
 
 
