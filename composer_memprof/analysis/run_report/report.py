@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -28,7 +28,7 @@ from composer_memprof.analysis.snapshot.model import Snapshot
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.artifacts.reading.running import goes_on
 
-_SUMMARY, _SNAPSHOT = 'memory_snapshot.summary', 'memory_snapshot'
+_SUMMARY, _SNAPSHOT, _STEP_TIMES = 'memory_snapshot.summary', 'memory_snapshot', 'step_times'
 #: Stands for a rank where a snapshot has none.
 _FIRST_WITHOUT_RANK = 1 << 40
 #: Spans of time of the chart.
@@ -104,9 +104,7 @@ class RunReport:
     @property
     def simulated(self) -> str:
         """The simulated GPU that the run was recorded on; ``''`` for a real device."""
-        names = {artifact.entry.simulated for artifact in self.files.artifacts if artifact.entry.simulated}
-        names |= {summary.meta.simulated for summary in self.summaries.values() if summary.meta.simulated}
-        return ', '.join(sorted(names))
+        return ', '.join(sorted(_simulated_on(self.files, self.summaries)))
 
 
 def report_on_paths(paths: Sequence[tuple[Path, str]], named: Callable[[str], str] = str) -> RunReport:
@@ -148,6 +146,11 @@ def _compared(name: str, before: RunReport, after: RunReport) -> RunReport:
     return replace(after, comparison=compared(name, before.tables, after.tables), lead_before=before.lead)
 
 
+def _simulated_on(files: RunFiles, summaries: Mapping[int, SnapshotSummary]) -> set[str]:
+    names = {artifact.entry.simulated for artifact in files.artifacts if artifact.entry.simulated}
+    return names | {summary.meta.simulated for summary in summaries.values() if summary.meta.simulated}
+
+
 def _ranks_in(files: RunFiles) -> set[Optional[int]]:
     """The ranks that left files; None for a snapshot whose name has none."""
     names = [RANK_AND_BATCH.search(path.name) for path in files.bare]
@@ -185,6 +188,8 @@ def report_on_run(files: RunFiles, named: Callable[[str], str] = str) -> RunRepo
     ranks = sorted({*(artifact.entry.rank for artifact in files.artifacts), *reading.labels})
     contents = reading.contents
     summaries = {rank: summary for rank, (_, summary) in reading.summaries.items()}
+    if _simulated_on(files, summaries):  # its kernels do not run, so that no time of it means anything
+        contents.pop(_STEP_TIMES, None)
     found = causes(summaries, contents, _out_of_memory(lead, failed), ranks, last)
     status: dict[str, int] = {}
     open_ranks = sorted({artifact.entry.rank for artifact in files.artifacts if artifact.entry.status == 'open'})

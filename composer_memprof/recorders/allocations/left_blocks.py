@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer_memprof.vocabulary import EVAL
+
 #: The frames that tell places apart, innermost first; the fewest batches that leave blocks; how often a block that is made
 #: longer and longer has been longer than ever before.
 _FRAMES, _BATCHES, _SIZES = 6, 2, 2
@@ -22,8 +24,10 @@ def left_by_batches(snapshot: Mapping[str, Any], phases: Sequence[Sequence[Any]]
         phases (Sequence): rows of (time in microseconds since 1970, batch, phase), in order of time.
         known (set[int]): addresses that are left out: of parameters, gradients and optimizer state.
     """
-    times, batches = [row[0] for row in phases], [row[1] for row in phases]
-    places: defaultdict[_Place, list[tuple[int, int, int]]] = defaultdict(list)
+    times = [row[0] for row in phases]
+    # A batch of training, or a phase of an evaluation: that has batches of its own, within one of training.
+    batches = [(row[1], number if str(row[2]).startswith(EVAL) else -1) for number, row in enumerate(phases)]
+    places: defaultdict[_Place, list[tuple[int, int, tuple[int, int]]]] = defaultdict(list)
     longer: defaultdict[_Place, list[int]] = defaultdict(list)
     for trace in snapshot['device_traces']:
         live: dict[int, tuple[_Place, Mapping[str, Any]]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -12,6 +11,8 @@ import numpy as np
 from composer_memprof.analysis.memory.blocks.phases import batch_ends, rows_at, step_ends
 from composer_memprof.analysis.memory.categories.categories import CATEGORIES
 from composer_memprof.analysis.memory.findings.attribution import Attribution, PlaceShare
+from composer_memprof.analysis.memory.findings.evaluation import KeptInEvaluation, kept_in_evaluation
+from composer_memprof.analysis.memory.findings.kept_by import keeper_of
 from composer_memprof.analysis.snapshot.model import DeviceHistory, Frame, Snapshot
 from composer_memprof.vocabulary import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAMETER, WORKSPACE
 
@@ -66,6 +67,7 @@ class Growth:
         held_bytes (int): bytes of the blocks in ``held``.
         unit (str): what ``batches`` numbers: ``'batch'``; or ``'optimizer step'`` of the recording, from 1, as torch
             annotated it, if the recording has no phases.
+        in_evaluation (KeptInEvaluation, optional): the place of which the batches of the last evaluation have left most.
     """
 
     batches: list[int]
@@ -75,6 +77,7 @@ class Growth:
     held: list[PlaceShare]
     held_bytes: int
     unit: str = 'batch'
+    in_evaluation: Optional[KeptInEvaluation] = None
 
 
 def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Growth:
@@ -101,7 +104,7 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
             own = by_place_at_all[:, place] if in_some[place] else by_place[:, place]
             per_batch = int(own[-1] - own[0]) // (len(own) - 1)
             sizes = by_place[:, place].tolist()
-            kept_by = _kept_by(place, attribution, ends[-1][1], snapshot.keepers)
+            kept_by = keeper_of(place, attribution, ends[-1][1], snapshot.keepers)
             growing.append(GrowingPlace(per_batch, sizes, list(at.frames), at.folded, at.within, kept_by))
     held = _held(snapshot, history, attribution)
     return Growth(
@@ -112,6 +115,7 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
         held=attribution.by_place(held),
         held_bytes=int(blocks.size[held].sum()),
         unit=unit,
+        in_evaluation=kept_in_evaluation(snapshot, history, attribution),
     )
 
 
@@ -195,15 +199,6 @@ def _replaces(ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.n
         sizes = np.unique(blocks.size[same[attribution.place[same] == place]])
         given[place] = blocks.size[freed[np.isin(blocks.size[freed], sizes)]].sum()
     return (given > 0) & (given >= _REPLACED * grown)
-
-
-def _kept_by(place: int, attribution: Attribution, count: int, keepers: Mapping[int, str]) -> str:
-    """What keeps most of the place's blocks for which that is known."""
-    blocks = attribution.blocks
-    live = blocks.allocated_after(count)
-    addresses = blocks.address[live[attribution.place[live] == place]].tolist()
-    found = collections.Counter(keepers[address] for address in addresses if address in keepers)
-    return found.most_common(1)[0][0] if found else ''
 
 
 def _held(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> np.ndarray:

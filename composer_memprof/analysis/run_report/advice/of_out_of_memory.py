@@ -12,9 +12,11 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
     LargeEvaluation,
+    LargeRequest,
     LargeTensors,
     Layers,
     ModelState,
@@ -66,6 +68,15 @@ def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
             f'It takes {human_bytes(cause.kept[first])} of the device, however small the batch is.',
             frees=cause.kept[first] // 2,
             code=code.HALVED,
+        )
+    if isinstance(cause, KeptInEvaluation):
+        keeper = f' in {cause.kept_by}' if cause.kept_by else ''
+        return Advice(
+            f'Stop keeping what {cause.line} allocates{keeper}, or keep copies on the host (x.cpu()).',
+            f'{cause.batches} batches of the evaluation left {human_bytes(cause.bytes)}; a metric '
+            'that is updated with each batch keeps only numbers.',
+            frees=cause.bytes,
+            code=code.DETACHED,
         )
     if isinstance(cause, LargeEvaluation):
         return Advice(
@@ -120,6 +131,21 @@ def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
             f'{human_bytes(cause.bytes)} are in {count_of(cause.tensors, "tensor")} of a batch; {half}.',
             frees=frees,
             code=code.FLASH if cause.what == 'attention' else code.AUTO_MICROBATCH,
+        )
+    if isinstance(cause, LargeRequest):
+        is_attention = cause.what == 'attention'
+        half = 'It grows with the square of the sequence' if is_attention else 'Half the microbatch halves it'
+        if not cause.in_batch:
+            return Advice(
+                f'Make a smaller tensor at {cause.line or "that line"}, or compute it in parts.',
+                f'It asked for {human_bytes(cause.bytes)} at once.',
+                frees=cause.bytes // 2,
+            )
+        return Advice(
+            _OF_TENSORS[cause.what],
+            f'{half}, if it is made for each sample.',
+            frees=cause.bytes if is_attention else cause.bytes // 2,
+            code=code.FLASH if is_attention else code.AUTO_MICROBATCH,
         )
     if isinstance(cause, FullPrecision):
         return Advice(

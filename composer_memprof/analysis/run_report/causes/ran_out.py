@@ -17,9 +17,11 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
     LargeEvaluation,
+    LargeRequest,
     LargeTensors,
     Layers,
     ModelState,
@@ -105,11 +107,13 @@ class _Reasons:
             self._outside(),
             self._checkpoint(),
             self._gathered(),
-            self._state(),
-            beside,
             self._evaluation_graph(),
+            self._kept_in_evaluation(),
             self._evaluation(),
             self._batch(),
+            self._request(),
+            self._state(),
+            beside,
             tensors if tensors is not None and tensors.what else None,
             self._fragmented(),
             tensors if tensors is not None and not tensors.what else None,
@@ -183,6 +187,13 @@ class _Reasons:
         line = next(iter(_by_line(place for place in self._failed.holders if place.category == ACTIVATION)), '')
         return EvaluationGraph(self._rank, self._share(size), size, module, line)
 
+    def _kept_in_evaluation(self) -> Optional[KeptInEvaluation]:
+        kept = self._device.growth.in_evaluation
+        if kept is None or not self._is_in(EVAL) or self._share(kept.bytes) < _MOST:
+            return None
+        line = kept.frames[0].short() if kept.frames else 'a line that was not recorded'
+        return KeptInEvaluation(self._rank, self._share(kept.bytes), kept.bytes, kept.batches, line, kept.kept_by)
+
     def _checkpoint(self) -> Optional[LargeCheckpoint]:
         state = sum(self._by_category.get(key, 0) for key in _STANDING)
         size = self._failed.bytes + (self._oom.requested or 0) - state
@@ -213,6 +224,15 @@ class _Reasons:
         if size < _LARGER * peak or (factor and factor < _LARGER):
             return None
         return LargeBatch(self._rank, 1 - peak / size, last.batch, size, peak, factor)
+
+    def _request(self) -> Optional[LargeRequest]:
+        requested, in_use = self._oom.requested or 0, self._failed.bytes
+        if requested <= in_use:
+            return None
+        frames = self._oom.asked
+        line = frames[0].short() if frames else ''
+        what, in_batch = self._what(frames[:1], ''), self._is_in(FORWARD) or self._is_in(BACKWARD)
+        return LargeRequest(self._rank, requested / (requested + in_use), requested, in_use, what, line, in_batch)
 
     def _large_tensors(self) -> Optional[LargeTensors]:
         of_batch = [place for place in self._failed.holders if place.category in _OF_A_BATCH]

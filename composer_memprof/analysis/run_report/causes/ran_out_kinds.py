@@ -209,6 +209,52 @@ class LargeTensors:
 
 
 @dataclass(frozen=True)
+class LargeRequest:
+    """The allocation that failed is larger than all that was in use.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): its share of the two together.
+        bytes (int): that were asked for.
+        in_use (int): bytes in use when they were.
+        what (str): as of :class:`LargeTensors`.
+        line (str): that asked; ``''`` if that is not known.
+        in_batch (bool): True if forward or backward asked, so that a smaller microbatch asks for less.
+    """
+
+    kind: ClassVar[str] = 'large_request'
+    rank: int
+    cost: float
+    bytes: int
+    in_use: int
+    what: str
+    line: str
+    in_batch: bool
+
+
+@dataclass(frozen=True)
+class KeptInEvaluation:
+    """Each batch of an evaluation leaves memory allocated until the evaluation ends.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): the share of what they left.
+        bytes (int): that they left.
+        batches (int): of the evaluation that left some.
+        line (str): that allocates it.
+        kept_by (str): what keeps it, in words; ``''`` if that is not known.
+    """
+
+    kind: ClassVar[str] = 'kept_in_evaluation'
+    rank: int
+    cost: float
+    bytes: int
+    batches: int
+    line: str
+    kept_by: str
+
+
+@dataclass(frozen=True)
 class FullPrecision:
     """The training computes in fp32.
 
@@ -249,9 +295,11 @@ RanOut = Union[
     BesideModel,
     LargeEvaluation,
     EvaluationGraph,
+    KeptInEvaluation,
     LargeCheckpoint,
     GatheredWhole,
     LargeBatch,
+    LargeRequest,
     LargeTensors,
     FullPrecision,
     Layers,
@@ -263,9 +311,11 @@ RAN_OUT = (
     BesideModel,
     LargeEvaluation,
     EvaluationGraph,
+    KeptInEvaluation,
     LargeCheckpoint,
     GatheredWhole,
     LargeBatch,
+    LargeRequest,
     LargeTensors,
     FullPrecision,
     Layers,

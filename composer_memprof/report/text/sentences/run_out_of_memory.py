@@ -10,9 +10,11 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
     LargeEvaluation,
+    LargeRequest,
     LargeTensors,
     ModelState,
     OutsideUse,
@@ -30,6 +32,8 @@ _TENSORS = {
     'attention': "attention's scores, which flash attention does not keep",
     '': 'a few large tensors',
 }
+#: What a single tensor is.
+_ASKED = {'logits': 'the logits or a copy of them', 'attention': "attention's scores"}
 
 
 def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
@@ -64,6 +68,13 @@ def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
     if isinstance(cause, LargeEvaluation):
         training = f', where training peaks at {human_bytes(cause.training)}' if cause.training else ''
         return f'{begin} in evaluation: it needs {human_bytes(cause.bytes)} and more{training}.'
+    if isinstance(cause, KeptInEvaluation):
+        keeper = f' by {cause.kept_by}' if cause.kept_by else ''
+        return (
+            f'{begin} in evaluation because its batches leave memory behind: what {cause.line} allocates is kept{keeper}, '
+            f'{human_bytes(cause.bytes / max(cause.batches, 1))} more in each batch of the evaluation, '
+            f'{human_bytes(cause.bytes)} ({share} of what is in use) by now.'
+        )
     if isinstance(cause, EvaluationGraph):
         module = f' from {cause.module} on' if cause.module else ''
         return (
@@ -85,6 +96,13 @@ def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
         return (
             f'{begin} in batch {cause.batch}{why}: it needs {human_bytes(cause.bytes)} and more, where the batches before '
             f'peak at {human_bytes(cause.before)}.'
+        )
+    if isinstance(cause, LargeRequest):
+        line = cause.line or 'a line that was not recorded'
+        what = f', for {_ASKED[cause.what]}' if cause.what else ''
+        return (
+            f'{begin} because of one tensor: {line} asked for {human_bytes(cause.bytes)}{what}, where '
+            f'{human_bytes(cause.in_use)} were in use.'
         )
     if isinstance(cause, LargeTensors):
         return (

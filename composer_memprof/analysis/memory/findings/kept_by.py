@@ -1,0 +1,17 @@
+"""What keeps the blocks of a place in the code, as the recorder found it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+
+from composer_memprof.analysis.memory.findings.attribution import Attribution
+
+
+def keeper_of(place: int, attribution: Attribution, count: int, keepers: Mapping[int, str]) -> str:
+    """What keeps most of the place's blocks for which that is known."""
+    blocks = attribution.blocks
+    live = blocks.allocated_after(count)
+    addresses = blocks.address[live[attribution.place[live] == place]].tolist()
+    found = collections.Counter(keepers[address] for address in addresses if address in keepers)
+    return found.most_common(1)[0][0] if found else ''
