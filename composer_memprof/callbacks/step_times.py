@@ -208,6 +208,7 @@ class StepTimes(PhasedCallback):
             **ended.window.tally.summary(self._recorder.clock).as_dict(),
             'loader': ended.loader,
             'lines': ended.causes.lines.found(),
+            'within_phases': ended.causes.lines.shares(),
             'pauses': asdict(ended.causes.pauses.found()),
         }
         suffix = f'{self.output.naming.suffix.removesuffix(".jsonl")}.summary.json'

@@ -124,7 +124,8 @@ class StepTimesFile:
     """StepTimes' summary.
 
     ``lines`` are those that take most of each phase, with their shares of the phase; ``batches_with`` counts the batches
-    after which an evaluation or a checkpoint came.
+    after which an evaluation or a checkpoint came; ``within_phases`` has the shares of the time that callbacks, the loss
+    and the user's own optimizer take in phases that are training's own.
     """
 
     batches: int
@@ -136,6 +137,8 @@ class StepTimesFile:
     lines: dict[str, dict[str, float]] = field(default_factory=dict)
     pauses: FoundPauses = field(default_factory=FoundPauses)
     batches_with: dict[str, int] = field(default_factory=dict)
+    within_phases: dict[str, float] = field(default_factory=dict)
+    clock: str = ''
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

@@ -20,13 +20,20 @@ from types import FrameType
 from typing import Optional
 
 from composer_memprof.recorders.host.sampler import Sampler
+from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
 
 #: Seconds between two samples on average: each takes some twenty microseconds of the interpreter.
 _INTERVAL_S = 0.05
 #: Frames that a sample looks at; lines that are counted; lines of a phase that are found.
 _FRAMES, _MOST_LINES, _FOUND = 100, 1000, 3
-#: The file of the Trainer: what called it is no part of a phase.
+#: The file of the Trainer: what called it is no part of a phase. It calls callbacks through the engine.
 _TRAINER = os.path.join('composer', 'trainer', 'trainer.py')
+_ENGINE = os.path.join('composer', 'core', 'engine.py')
+#: The file of torch that calls a module's forward.
+_MODULE = os.path.join('torch', 'nn', 'modules', 'module.py')
+#: Whose code runs within a phase that is training's own.
+CALLBACKS, LOSS, STEP = 'callbacks', 'loss', 'step'
+_OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
 
 
 class LineSampler:
@@ -42,6 +49,7 @@ class LineSampler:
         self._phase, self._is_own = phase, is_own
         self._thread = threading.get_ident()
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._of_whom: collections.Counter[tuple[str, str]] = collections.Counter()
         self._sampler = Sampler('memprof-lines', interval, self._sample, uneven=True)
 
     def start(self) -> None:
@@ -53,8 +61,10 @@ class LineSampler:
         self._sampler.stop()
 
     def found(self) -> dict[str, dict[str, float]]:
-        """By phase the lines that take most of it, each with its share of the phase's samples."""
-        counts = self._counts.most_common()
+        """By phase the lines that take most of it, each with its share of the phase's samples; callbacks, the loss and
+        the optimizer's step are phases too.
+        """
+        counts = [*self._counts.most_common(), *self._of_whom.most_common()]
         sums: collections.Counter[str] = collections.Counter()
         for (phase, _), count in counts:
             sums[phase] += count
@@ -64,19 +74,43 @@ class LineSampler:
                 found[phase][line] = count / sums[phase]
         return found
 
+    def shares(self) -> dict[str, float]:
+        """Of callbacks, the loss and the user's own optimizer within training's phases: the share of all samples."""
+        whole = sum(self._counts.values())
+        found: collections.Counter[str] = collections.Counter()
+        for (whose, _), count in self._of_whom.items():
+            found[whose] += count
+        return {whose: count / whole for whose, count in found.items()}
+
     def _sample(self) -> None:
         phase = self._phase()
-        found = (phase, self._line(sys._current_frames().get(self._thread)))
-        if found in self._counts or len(self._counts) < _MOST_LINES:
-            self._counts[found] += 1
+        line, whose = self._line(sys._current_frames().get(self._thread))
+        found = (phase, line)
+        if found not in self._counts and len(self._counts) >= _MOST_LINES:
+            return
+        self._counts[found] += 1
+        if phase in _OF_TRAINING and line:
+            whose = whose or (STEP if phase == OPTIMIZER else '')
+            if whose:
+                self._of_whom[whose, line] += 1
 
-    def _line(self, frame: Optional[FrameType]) -> str:
-        """The innermost line of the user's code below the Trainer, such as ``data.py:30 __getitem__``; ``''`` without."""
+    def _line(self, frame: Optional[FrameType]) -> tuple[str, str]:
+        """The innermost line of the user's code below the Trainer, such as ``data.py:30 __getitem__``; ``''`` without.
+        Also whose it is: of a callback, of the loss, or ``''``.
+        """
+        line, whose, below, runs_model = '', '', '', False
         for _ in range(_FRAMES):
-            if frame is None or frame.f_code.co_filename.endswith(_TRAINER):
+            if frame is None:
                 break
-            if self._is_own(frame.f_code.co_filename):
-                name = os.path.basename(frame.f_code.co_filename)
-                return f'{name}:{frame.f_lineno} {frame.f_code.co_name}'
+            filename = frame.f_code.co_filename
+            if filename.endswith(_TRAINER):
+                return line, whose or (LOSS if below == 'loss' and not runs_model else '')
+            if not line and self._is_own(filename):
+                line = f'{os.path.basename(filename)}:{frame.f_lineno} {frame.f_code.co_name}'
+            elif line and filename.endswith(_ENGINE):
+                whose = CALLBACKS
+            # A loss that runs a model does training's own work.
+            runs_model = runs_model or (bool(line) and filename.endswith(_MODULE))
+            below = frame.f_code.co_name
             frame = frame.f_back
-        return ''
+        return line, ''

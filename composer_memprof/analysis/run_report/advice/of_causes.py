@@ -24,6 +24,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
 
@@ -33,8 +34,11 @@ _LESS_OF = {
     EVAL: 'Evaluate less often (eval_interval), or on fewer batches (eval_subset_num_batches).',
     CHECKPOINT: 'Save checkpoints less often (save_interval).',
     REST: 'Do less in callbacks, loggers and metrics, or not in each batch.',
+    CALLBACKS: 'Do less in callbacks, or not in each batch.',
+    LOSS: 'Compute the loss with a few operations on whole tensors: no loop over samples, no .item() in it.',
+    STEP: 'Update whole parameters at once, without a Python loop over their parts, or use an optimizer of torch.',
 }
-_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, REST: ''}
+_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS}
 
 
 def against(cause: Cause, found: Sequence[Advice]) -> Advice:
@@ -63,7 +67,7 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
         return Advice(
             _LESS_OF[cause.phase],
             f'On rank {cause.rank} it takes {1000 * cause.seconds:,.0f} ms of a batch on average.',
-            code=_CODE[cause.phase],
+            code=_CODE.get(cause.phase, ''),
         )
     if isinstance(cause, Collecting):
         return Advice(
@@ -139,10 +143,13 @@ def _against_leak(cause: DeviceLeak) -> Advice:
         how = 'What is in a cycle is freed by a garbage collection alone.'
     elif cause.kept_by.endswith(WITH_GRAPH):
         how = 'Keep x.detach(), or loss.item() of a number: a tensor with its graph keeps all activations behind it.'
+    elif cause.on_host:
+        how = 'Of a value that is kept, keep a number (loss.item()), or only the newest few (collections.deque(maxlen=…)).'
     else:
         how = 'Of a value that is kept, keep a number (loss.item()) or a copy on the host (x.detach().cpu()).'
     why = f'Each {cause.unit} leaves {human_bytes(cause.per_batch)} of it, {human_bytes(cause.total)} by now. {how}'
-    pasted = code.COLLECT if cause.kept_by.startswith(IN_CYCLE) else code.DETACHED
+    kept = code.NEWEST if cause.on_host else code.DETACHED
+    pasted = code.COLLECT if cause.kept_by.startswith(IN_CYCLE) else kept
     return Advice(what, why, frees=cause.total, code=pasted)
 
 

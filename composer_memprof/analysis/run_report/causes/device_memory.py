@@ -16,9 +16,7 @@ def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLea
         leak
         for rank, summary in summaries.items()
         for device in summary.devices
-        if device.growing
-        and not _is_bounded(device)
-        and (leak := _device_leak(rank, device, summary.oom is not None)).cost >= LEAST
+        if device.growing and not _is_bounded(device) and (leak := _device_leak(rank, summary, device)).cost >= LEAST
     ]
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
 
@@ -28,9 +26,9 @@ def _is_bounded(device: DeviceSummary) -> bool:
     return any(BOUNDED in place.kept_by for place in device.growing)
 
 
-def _device_leak(rank: int, device: DeviceSummary, ran_out: bool) -> DeviceLeak:
+def _device_leak(rank: int, summary: SnapshotSummary, device: DeviceSummary) -> DeviceLeak:
     """The places that grow, as one leak: what is kept may keep a whole graph."""
-    first = device.growing[0]
+    first, ran_out = device.growing[0], summary.oom is not None
     per_batch, total = max(device.growing_per_batch, first.per_batch), max(device.growing_bytes, first.total)
     cost = leak_cost(per_batch, memory_of(device))
     if device.at_failure is not None and ran_out and per_batch > 0:
@@ -46,6 +44,7 @@ def _device_leak(rank: int, device: DeviceSummary, ran_out: bool) -> DeviceLeak:
         places=max(device.growing_places, 1),
         kept_by=next((place.kept_by for place in device.growing if place.kept_by), ''),
         left=None if free is None or per_batch <= 0 else free // per_batch,
+        on_host=summary.meta.device == 'cpu',
     )
 
 

@@ -51,7 +51,8 @@ class TimeTaken:
     Args:
         rank (int): the rank on which it takes longest.
         cost (float): the share of the time.
-        phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device.
+        phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device. Within forward,
+            backward and optimizer: ``'callbacks'``, ``'loss'``, or ``'step'`` of the user's own optimizer.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
     """
@@ -112,6 +113,7 @@ class DeviceLeak:
         places (int): places in the code that allocate what is kept.
         kept_by (str): what keeps it, in words; ``''`` if that is not known.
         left (int, optional): the batches until the memory is full; None if that is not known, or it is full.
+        on_host (bool): True if the training runs on a CPU, so that a copy on the host takes the same memory.
     """
 
     kind: ClassVar[str] = 'device_leak'
@@ -124,6 +126,7 @@ class DeviceLeak:
     places: int
     kept_by: str
     left: Optional[int]
+    on_host: bool = False
 
 
 @dataclass(frozen=True)

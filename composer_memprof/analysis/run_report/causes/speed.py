@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, Collecting, Compiling, TimeTaken, Waiting
 from composer_memprof.analysis.run_report.readers import StepTimesFile
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST, TOTAL
 from composer_memprof.vocabulary import CHECKPOINT, DATALOADER, EVAL
 
@@ -19,13 +20,16 @@ _MOST_BATCHES = 1 << 40
 _SHARES, _OFTEN = {EVAL: 0.4, CHECKPOINT: 0.2}, 3
 #: The same of what is between the phases, and the seconds of it that a batch has at least: the loop takes time too.
 _REST_SHARE, _LEAST_REST = 0.3, 0.005
+#: The same of what runs within training's own phases. On a GPU, the host's share of the time says nothing of the device's.
+_WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, LOSS: 0.4, STEP: 0.4}, 'host'
 #: A line that takes less than this share of a phase does not stand for it.
 _OF_PHASE = 0.4
 
 
 def slow_parts(files: Mapping[int, StepTimesFile]) -> Iterator[Waiting | TimeTaken | Collecting | Compiling]:
     """What takes the time, each on the rank on which it takes longest."""
-    for find in (_waiting, _taken(EVAL), _taken(CHECKPOINT), _rest, _collecting, _compiling):
+    within = map(_within, _WITHIN_SHARES)
+    for find in (_waiting, _taken(EVAL), _taken(CHECKPOINT), _rest, *within, _collecting, _compiling):
         found = [
             cause
             for rank, file in files.items()
@@ -68,10 +72,23 @@ def _taken(phase: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
 
 
 def _rest(rank: int, file: StepTimesFile) -> TimeTaken | None:
-    rest, batch = typical(file, REST), typical(file, TOTAL)
+    rest, batch, line = typical(file, REST), typical(file, TOTAL), main_line(file, REST)
+    if not line:  # a few long ones are no callback of the user's: a window of a profiler opens or closes in them
+        rest = min(rest, file.seconds.get(REST, {}).get('p50', rest))
     if not batch or rest < max(_REST_SHARE * batch, _LEAST_REST):
         return None
-    return TimeTaken(rank, min(rest / batch, 1.0), REST, rest, main_line(file, REST))
+    return TimeTaken(rank, min(rest / batch, 1.0), REST, rest, line)
+
+
+def _within(whose: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
+    def find(rank: int, file: StepTimesFile) -> TimeTaken | None:
+        share = file.within_phases.get(whose, 0.0)
+        seconds = share * typical(file, TOTAL)
+        if file.clock != _HOST or share < _WITHIN_SHARES[whose] or seconds < _LEAST_REST:
+            return None
+        return TimeTaken(rank, min(share, 1.0), whose, seconds, main_line(file, whose))
+
+    return find
 
 
 def _collecting(rank: int, file: StepTimesFile) -> Collecting | None:
