@@ -98,7 +98,7 @@ def test_the_same_run_without_the_leak_is_silent() -> None:
 def test_a_leak_in_the_training_process_is_charged_to_its_phase(event: str, phase: str) -> None:
     # This callback runs after HostRSS, so its memory belongs to the phase that the event begins.
     (message,) = leak_warnings(HostRSS(), LeakyPhase(event), batches=80)
-    assert f"the training process, most of it in phase '{phase}'" in message
+    assert f"the training process, most of its new pages in phase '{phase}'" in message
     charged = json_lines(RECORD)[-1]['charged']
     assert charged[phase] > 70 * MIB
     assert sum(charged.values()) == pytest.approx(80 * MIB, rel=0.5)

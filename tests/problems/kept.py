@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from composer.core import Callback, State
 from composer.loggers import Logger
-from torchmetrics import CatMetric
+from torchmetrics import CatMetric, MeanSquaredError
 
 from composer_memprof import MemorySnapshot
 from tests.conftest import Regression, loader, train
@@ -107,6 +107,34 @@ class KeepsWeights(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         self.best.append(copy.deepcopy(state.model.state_dict()))
+
+
+class KeepsModels(Callback):
+    """Keeps a copy of the whole model, with its metrics, after each batch."""
+
+    def __init__(self) -> None:
+        self.copies: list[Any] = []
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.copies.append(copy.deepcopy(state.model))
+
+
+class WithMetric(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = MeanSquaredError()
+
+
+class AddsHooks(Callback):
+    """Adds a hook in each batch, and removes none: each keeps its newest result."""
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        newest = {}
+
+        def hook(module: Any, given: Any, result: torch.Tensor) -> None:
+            newest['result'] = result.detach().repeat(1, MIB // 4 // result.numel())
+
+        state.model.net.register_forward_hook(hook)
 
 
 class KeepsGradients(Callback):
@@ -327,6 +355,13 @@ PROBLEMS: dict[str, Problem] = {
     'copies of the weights': Problem(
         of_snapshot(Wide, KeepsWeights),
         *_leak(KeepsWeights.batch_end, 'deepcopy', 'KeepsWeights.best', 4 * (16 * 2048 + 2048 + 2048 + 1)),
+    ),
+    'copies of the model': Problem(
+        of_snapshot(WithMetric, KeepsModels),
+        *_leak(KeepsModels.batch_end, 'deepcopy', 'KeepsModels.copies', 4 * (16 * 2048 + 2048 + 2048 + 1)),
+    ),
+    'hooks that nobody removes': Problem(
+        of_snapshot(Regression, AddsHooks), ('leak', 'kept.py', 'hook'), 'Stop keeping', MIB
     ),
     'gradients': Problem(
         of_snapshot(Wide, KeepsGradients),

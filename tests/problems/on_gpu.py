@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
 
-from composer_memprof import HostRSS, MemorySnapshot
+from composer_memprof import HostRSS, MemorySnapshot, StepTimes
 from tests.conftest import simulated_gpu
 from tests.problems.problem import Problem, line_of
 from tests.support.processes.simulated_runs import run_on_a_server, run_rank
@@ -126,6 +126,25 @@ class ComparesPairs(GPT):
         rows = outputs.flatten(0, 1)[:, :256].float()
         difference = rows[:, None] - rows[None]
         return difference.pow(2).mean()
+
+
+class AsksForMuch(GPT):
+    """Asks for one tensor that is larger than the device."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        x = super().forward(batch)
+        gates = x.new_ones(len(x), 256, 4096)
+        return x + (gates[..., None] * x.new_ones(1024)).mean()
+
+
+class CollectsOutputs(Callback):
+    """Keeps what each batch of an evaluation returns until its end."""
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        self.outputs: list[torch.Tensor] = []
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        self.outputs.append(state.outputs.float())
 
 
 class SecondOptimizer(Callback):
@@ -269,7 +288,17 @@ RUNS: dict[str, Callable[[], None]] = {
     'one long sequence': lambda: trains(lambda: GPT(layers=12), size=16, data=Tokens(192, 1024, longest=100)),
     'fragmentation': lambda: trains(Fragments),
     'a leak until memory runs out': lambda: trains(KeepsOutputs, batches=60),
-    'a healthy GPU': lambda: trains(GPT),
+    'one large tensor': lambda: trains(AsksForMuch),
+    'outputs of an evaluation': lambda: trains(
+        lambda: GPT(vocabulary=16_000),
+        length=2048,
+        size=2,
+        batches=4,
+        callbacks=[CollectsOutputs()],
+        eval_dataloader=DataLoader(Tokens(480, 2048), 4),
+        eval_interval='2ba',
+    ),
+    'a healthy GPU': lambda: trains(GPT, callbacks=[StepTimes()]),
     'a healthy GPU in fp32': lambda: trains(GPT, precision='fp32'),
 }
 
@@ -335,6 +364,22 @@ PROBLEMS: dict[str, Problem] = {
             ),
             'Copy what is saved to host memory',
             0,
+        ),
+        (
+            'one large tensor',
+            ('one tensor', line_of(AsksForMuch.forward, 'gates[')),
+            'Use a smaller device_train_microbatch_size',
+            16 * GIB,
+        ),
+        (
+            'outputs of an evaluation',
+            (
+                'in evaluation',
+                line_of(CollectsOutputs.eval_batch_end, 'append'),
+                'CollectsOutputs.outputs',
+            ),
+            'Stop keeping',
+            4 * 2048 * 16_000 * 4,
         ),
         ('one unit of FSDP', ('FSDP gathers much of the model at once',), 'Make blocks.* units', 0),
         ('one long sequence', ('in batch 6', '8.0 times as large'), 'Cut or bucket long inputs', 0),

@@ -11,6 +11,7 @@ from composer.callbacks import CheckpointSaver
 from composer.core import Callback, State
 from composer.loggers import Logger
 from torch.utils.data import DataLoader
+from torchmetrics import MeanSquaredError, Metric
 
 from composer_memprof import MemorySnapshot, StepTimes
 from tests.conftest import Noise, Regression, loader, train
@@ -39,6 +40,55 @@ class SlowLogger(Callback):
         end = time.perf_counter() + 0.04
         while time.perf_counter() < end:
             sum(range(1000))
+
+
+class SlowGradients(Callback):
+    """Works after backward, within the phases of training."""
+
+    def after_backward(self, state: State, logger: Logger) -> None:
+        time.sleep(0.06)
+
+
+class SlowLoss(Regression):
+    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        time.sleep(0.06)
+        return super().loss(outputs, batch)
+
+
+class LossRunsModel(Regression):
+    """Healthy: the model's work is in the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = SlowForward()
+
+    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return super().loss(outputs, batch) + 0 * self.second(batch).sum()
+
+
+class SlowMetric(MeanSquaredError):
+    def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:
+        time.sleep(0.06)
+        super().update(preds, target)
+
+
+class WithSlowMetric(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = SlowMetric()
+
+    def get_metrics(self, is_train: bool = False) -> dict[str, Metric]:
+        return {'error': self.metric}
+
+    def update_metric(self, batch: Any, outputs: torch.Tensor, metric: Metric) -> None:
+        metric.update(outputs, batch[1])
+
+
+class SlowOptimizer(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        time.sleep(0.06)
+        return loss
 
 
 class SlowEvaluation(Regression):
@@ -97,6 +147,16 @@ def of_times(*callbacks: Callable[[], Callback], model: Callable[[], Any] = Regr
     return run
 
 
+def _with_callback_before() -> None:
+    """It comes before StepTimes, whose phase has not ended then."""
+    train(SlowGradients(), StepTimes(), max_duration='20ba')
+
+
+def _with_slow_optimizer() -> None:
+    model = Regression()
+    _train(model=model, optimizers=SlowOptimizer(model.parameters(), lr=0.01))
+
+
 def _train(*callbacks: Callback, **more: Any) -> None:
     train(StepTimes(), MemorySnapshot(), *callbacks, max_duration='20ba', **more)
 
@@ -122,6 +182,24 @@ PROBLEMS: dict[str, Problem] = {
     'a slow callback': Problem(
         of_times(SlowLogger), ('between the phases', '.py:', 'batch_end'), 'Do less in callbacks'
     ),
+    'a slow callback after backward': Problem(
+        _with_callback_before,
+        ('Callbacks take', line_of(SlowGradients.after_backward, 'sleep')),
+        'Do less in callbacks',
+    ),
+    'a slow loss': Problem(
+        of_times(model=SlowLoss), ('The loss takes', line_of(SlowLoss.loss, 'sleep')), 'operations on whole tensors'
+    ),
+    'a slow metric of the training': Problem(
+        of_times(model=WithSlowMetric),
+        ('Metrics of the training take', line_of(SlowMetric.update, 'sleep')),
+        'Compute fewer metrics',
+    ),
+    'a slow optimizer of the user': Problem(
+        _with_slow_optimizer,
+        ("optimizer's own Python code", line_of(SlowOptimizer.step, 'sleep')),
+        'Update whole parameters',
+    ),
     'evaluation that is too often': Problem(
         of_times(model=SlowEvaluation, eval_dataloader=lambda: loader(4), eval_interval='2ba'),
         ('Evaluation takes', line_of(SlowEvaluation.eval_forward, 'sleep')),
@@ -139,6 +217,7 @@ PROBLEMS: dict[str, Problem] = {
 HEALTHY: dict[str, Callable[[], None]] = {
     'fast data': of_loader(lambda: Noise(160)),
     'a slow forward': of_times(model=SlowForward),
+    'a loss that runs the model': of_times(model=LossRunsModel),
     'a checkpoint at the end': of_times(saver('10ba'), model=SlowForward),
     'evaluation now and then': of_times(model=SlowForward, eval_dataloader=lambda: loader(2), eval_interval='10ba'),
 }

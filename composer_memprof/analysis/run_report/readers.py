@@ -124,7 +124,7 @@ class StepTimesFile:
     """StepTimes' summary.
 
     ``lines`` are those that take most of each phase, with their shares of the phase; ``batches_with`` counts the batches
-    after which an evaluation or a checkpoint came; ``within_phases`` has the shares of the time that callbacks, the loss
+    after which an evaluation or a checkpoint came; ``within_phases`` has the shares of the time that callbacks, metrics, the loss
     and the user's own optimizer take in phases that are training's own.
     """
 

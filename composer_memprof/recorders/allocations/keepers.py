@@ -34,7 +34,7 @@ from composer_memprof.vocabulary import BOUNDED, IN_CYCLE, WITH_GRAPH
 NEEDS = (module_tables,)
 #: Objects of the process, small ones included, from which on nothing is searched: a visit copies the page of each.
 MOST_OBJECTS = 20_000_000
-#: Tensors whose keepers are looked for, and the seconds after which no further one is.
+#: Tensors whose keepers are looked for, and the seconds of the processor's time after which no further one is.
 _MOST_TENSORS, _SECONDS = 6, 3.0
 #: Referrers between a tensor and what has a name; the most objects that are looked at in a level.
 _LEVELS, _WIDEST = 12, 200
@@ -74,28 +74,28 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
     """
     if not addresses or sys.getallocatedblocks() > MOST_OBJECTS:
         return {}
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.thread_time() + _SECONDS
     variables = _variables(sys._getframe(1))
     found: dict[int, str] = {}
     for address, tensor in _tensors_at(set(addresses)):
         keeper = _keeper(tensor, variables)
         if keeper is not None:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
-        if len(found) == _MOST_TENSORS or time.monotonic() > deadline:
+        if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
     return found
 
 
 def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:
     """What keeps the objects with these ``id`` numbers, in words."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.thread_time() + _SECONDS
     variables = _variables(sys._getframe(1))
     found: dict[int, str] = {}
     for number in numbers:
         keeper = _keeper(next(each for each in gc.get_objects() if id(each) == number), variables)
         if keeper is not None:
             found[number] = keeper
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             break
     return found
 
@@ -131,23 +131,40 @@ def _variables(frame: Optional[types.FrameType]) -> dict[int, str]:
 
 
 def _keeper(tensor: torch.Tensor, variables: Mapping[int, str]) -> Optional[str]:
-    """The nearest thing that a user knows by name; else the nearest one of a library."""
+    """The nearest thing that a user knows by name; else the nearest one of a library.
+
+    A module is named by what keeps it in a container, if anything does: it may be one of many copies.
+    """
     level = [_Link(tensor)]
     seen = {id(tensor), id(variables)}
     in_library: Optional[str] = None
+    in_module: Optional[str] = None
     for _ in range(_LEVELS):
         for link in level:
             if id(link.obj) in variables:
-                return _up(None, link).in_words(variables[id(link.obj)])
+                return in_module or _up(None, link).in_words(variables[id(link.obj)])
         level = _level_above(level, seen)
         for link in level:
             name = _name_of(link)
-            if name is not None and type(link.obj).__module__.partition('.')[0] not in _LIBRARIES:
-                return f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
+            if name is None:
+                continue
             in_library = in_library or name
+            if _module_of(link.obj).partition('.')[0] in _LIBRARIES:
+                continue
+            if isinstance(link.obj, torch.nn.Module) and not link.container:
+                in_module = in_module or name
+            elif in_module is None or link.container:
+                return f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
         if not level:
             break
-    return in_library
+    return in_module or in_library
+
+
+def _module_of(obj: Any) -> str:
+    """The module of an object's class; of a function or a generator that of its code."""
+    if isinstance(obj, types.GeneratorType):
+        return str(obj.gi_frame.f_globals.get('__name__')) if obj.gi_frame is not None else ''
+    return str(obj.__module__ if isinstance(obj, types.FunctionType) else type(obj).__module__)
 
 
 def _level_above(level: Sequence[_Link], seen: set[int]) -> list[_Link]:

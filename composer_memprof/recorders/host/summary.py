@@ -73,7 +73,7 @@ def main_phase(charged: Mapping[str, int]) -> str:
 def training_process(charged: Mapping[str, int]) -> str:
     """The process without its children, for people, with the phase of ``charged`` (bytes by phase) that grew most."""
     phase = main_phase(charged)
-    return f'the training process, most of it in phase {phase!r}' if phase else 'the training process'
+    return f'the training process, most of its new pages in phase {phase!r}' if phase else 'the training process'
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,10 @@ _TRAINER = os.path.join('composer', 'trainer', 'trainer.py')
 _ENGINE = os.path.join('composer', 'core', 'engine.py')
 #: The file of torch that calls a module's forward.
 _MODULE = os.path.join('torch', 'nn', 'modules', 'module.py')
+#: The base of metrics, and the folder of optimizers, whose methods call the user's.
+_METRIC, _OPTIMIZERS = os.path.join('torchmetrics', 'metric.py'), os.path.join('torch', 'optim') + os.sep
 #: Whose code runs within a phase that is training's own.
-CALLBACKS, LOSS, STEP = 'callbacks', 'loss', 'step'
+CALLBACKS, METRICS, LOSS, STEP = 'callbacks', 'metrics', 'loss', 'step'
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
 
 
@@ -61,8 +63,8 @@ class LineSampler:
         self._sampler.stop()
 
     def found(self) -> dict[str, dict[str, float]]:
-        """By phase the lines that take most of it, each with its share of the phase's samples; callbacks, the loss and
-        the optimizer's step are phases too.
+        """By phase the lines that take most of it, each with its share of the phase's samples; callbacks,
+        metrics, the loss and the optimizer's step are phases too.
         """
         counts = [*self._counts.most_common(), *self._of_whom.most_common()]
         sums: collections.Counter[str] = collections.Counter()
@@ -75,7 +77,7 @@ class LineSampler:
         return found
 
     def shares(self) -> dict[str, float]:
-        """Of callbacks, the loss and the user's own optimizer within training's phases: the share of all samples."""
+        """Of callbacks, metrics, the loss and the user's own optimizer within training's phases: the share of all samples."""
         whole = sum(self._counts.values())
         found: collections.Counter[str] = collections.Counter()
         for (whose, _), count in self._of_whom.items():
@@ -89,14 +91,12 @@ class LineSampler:
         if found not in self._counts and len(self._counts) >= _MOST_LINES:
             return
         self._counts[found] += 1
-        if phase in _OF_TRAINING and line:
-            whose = whose or (STEP if phase == OPTIMIZER else '')
-            if whose:
-                self._of_whom[whose, line] += 1
+        if phase in _OF_TRAINING and whose:
+            self._of_whom[whose, line] += 1
 
     def _line(self, frame: Optional[FrameType]) -> tuple[str, str]:
         """The innermost line of the user's code below the Trainer, such as ``data.py:30 __getitem__``; ``''`` without.
-        Also whose it is: of a callback, of the loss, or ``''``.
+        Also whose it is: of a callback, a metric, the loss or an optimizer; else ``''``.
         """
         line, whose, below, runs_model = '', '', '', False
         for _ in range(_FRAMES):
@@ -104,13 +104,20 @@ class LineSampler:
                 break
             filename = frame.f_code.co_filename
             if filename.endswith(_TRAINER):
+                # A loss that runs a model does training's own work.
                 return line, whose or (LOSS if below == 'loss' and not runs_model else '')
             if not line and self._is_own(filename):
                 line = f'{os.path.basename(filename)}:{frame.f_lineno} {frame.f_code.co_name}'
-            elif line and filename.endswith(_ENGINE):
-                whose = CALLBACKS
-            # A loss that runs a model does training's own work.
-            runs_model = runs_model or (bool(line) and filename.endswith(_MODULE))
+            elif line:
+                whose = whose or self._caller(filename)
+                runs_model = runs_model or filename.endswith(_MODULE)
             below = frame.f_code.co_name
             frame = frame.f_back
         return line, ''
+
+    def _caller(self, filename: str) -> str:
+        if filename.endswith(_ENGINE):
+            return CALLBACKS
+        if filename.endswith(_METRIC):
+            return METRICS
+        return STEP if _OPTIMIZERS in filename else ''

@@ -73,7 +73,8 @@ class StepTimesRecorder:
     def phase(self) -> str:
         """The phase that the training is in. Another thread may ask."""
         marks = self._marks
-        return marks[-1][0] if marks else REST
+        phase = marks[-1][0] if marks else REST
+        return REST if phase == BETWEEN_PHASES else phase
 
     def mark(self, phase: str) -> None:
         """``phase`` starts now. Outside of batches only requests for data are kept."""

@@ -96,7 +96,7 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
     if len(ends) >= _FEWEST:
         steps = np.diff(by_place, axis=0)
         left = _left_by_each(ends, attribution) & ~_replaces(ends, attribution)
-        left |= _lengthens(by_place, attribution, snapshot.sources)
+        left |= _lengthens(by_place, attribution, snapshot.sources) | _multiplies(by_place, ends, attribution)
         in_each = (steps > 0).all(axis=0) & left
         in_some = _grows_rarely(by_place_at_all, all_ends, attribution) & ~in_each
         for place in np.flatnonzero(in_each | in_some).tolist():
@@ -180,6 +180,22 @@ def _lengthens(by_place: np.ndarray, attribution: Attribution, sources: Mapping[
         text = '' if frame is None else sources.get(f'{frame.filename}:{frame.line}', '')
         found[place] = any(word in text for word in _JOINS)
     return found
+
+
+def _multiplies(by_place: np.ndarray, ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.ndarray:
+    """For each place, whether it makes as many blocks more with each batch, all of one size, in place of those before: as a
+    hook that is registered again and again.
+    """
+    blocks, places = attribution.blocks, len(attribution.places)
+    steps = np.diff(by_place, axis=0)
+    live = blocks.allocated_after(ends[-1][1])
+    live = live[blocks.start[live] >= 0]
+    counts, sizes = np.bincount(attribution.place[live], minlength=places), np.zeros(places, dtype=np.int64)
+    np.maximum.at(sizes, attribution.place[live], blocks.size[live])
+    of_one_size = (counts * sizes == by_place[-1]) & (counts >= len(ends))
+    return (
+        of_one_size & (steps > 0).all(axis=0) & (steps == steps[0]).all(axis=0) & (steps[0] % np.maximum(sizes, 1) == 0)
+    )
 
 
 def _replaces(ends: Sequence[tuple[int, int]], attribution: Attribution) -> np.ndarray:

@@ -24,7 +24,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, STEP
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
 
@@ -35,6 +35,7 @@ _LESS_OF = {
     CHECKPOINT: 'Save checkpoints less often (save_interval).',
     REST: 'Do less in callbacks, loggers and metrics, or not in each batch.',
     CALLBACKS: 'Do less in callbacks, or not in each batch.',
+    METRICS: 'Compute fewer metrics of the training (get_metrics with is_train=True), or only in evaluation.',
     LOSS: 'Compute the loss with a few operations on whole tensors: no loop over samples, no .item() in it.',
     STEP: 'Update whole parameters at once, without a Python loop over their parts, or use an optimizer of torch.',
 }
@@ -107,7 +108,9 @@ def _less_on_the_host(cause: HostLeak | HostFull) -> Advice:
         )
     return Advice(
         f'Look in {cause.suspect.name}, on rank {cause.rank}, for objects that are kept from batch to batch.',
-        f'Its host memory grows by {human_bytes(cause.suspect.growth.per_batch)} a batch.',
+        f'Its host memory grows by {human_bytes(cause.suspect.growth.per_batch)} a batch. Small objects take memory that '
+        'another phase has freed, so they may be kept in another phase. Memray names the lines that allocate.',
+        code=code.WITH_MEMRAY,
     )
 
 

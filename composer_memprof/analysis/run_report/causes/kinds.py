@@ -52,7 +52,7 @@ class TimeTaken:
         rank (int): the rank on which it takes longest.
         cost (float): the share of the time.
         phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device. Within forward,
-            backward and optimizer: ``'callbacks'``, ``'loss'``, or ``'step'`` of the user's own optimizer.
+            backward and optimizer: ``'callbacks'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
     """

@@ -230,7 +230,7 @@ class _Reasons:
         if requested <= in_use:
             return None
         frames = self._oom.asked
-        line = frames[0].short() if frames else ''
+        line = frames[0].short() if frames else 'the backward pass' if self._is_in(BACKWARD) else ''
         what, in_batch = self._what(frames[:1], ''), self._is_in(FORWARD) or self._is_in(BACKWARD)
         return LargeRequest(self._rank, requested / (requested + in_use), requested, in_use, what, line, in_batch)
 

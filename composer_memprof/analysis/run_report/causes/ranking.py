@@ -15,6 +15,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Collecting,
     DeviceLeak,
     HostFull,
+    HostLeak,
     Straggler,
     TimeTaken,
     Waiting,
@@ -28,6 +29,8 @@ from composer_memprof.recorders.step_times.summary import DATA
 
 #: A leak that holds this share of the memory that ran out is the reason.
 _OF_WHAT_RAN_OUT = 0.25
+#: A leak in the recording explains growth of the process of which it is this share.
+_EXPLAINS = 0.5
 
 
 def causes(
@@ -57,12 +60,19 @@ def causes(
         *_slow(contents.get('step_times', {}), hosts),
         *left_whole(summaries, contents.get('fsdp_mem_tracker', {}), ranks),
     ]
+    others = [cause for cause in others if not (isinstance(cause, HostLeak) and _is_seen_on_host(cause, leaks))]
     others.sort(key=lambda cause: -cause.cost)
     if failed is None:
         return others
     filled = [leak for leak in leaks if leak.rank == failed[0] and leak.cost >= _OF_WHAT_RAN_OUT]
     found = [] if filled else _main(reasons(*failed, len(ranks)))
     return [*filled, *found, *(cause for cause in others if cause not in filled)]
+
+
+def _is_seen_on_host(leak: HostLeak, found: Sequence[DeviceLeak]) -> bool:
+    """True if a recording of a training on a CPU has shown most of a leak, with its line."""
+    known = (each.per_batch for each in found if each.on_host and each.rank == leak.rank)
+    return max(known, default=0) >= _EXPLAINS * leak.suspect.growth.per_batch
 
 
 def _slow(files: Mapping[int, StepTimesFile], hosts: Mapping[int, str]) -> Iterator[Cause]:

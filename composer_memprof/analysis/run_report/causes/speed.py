@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, Collecting, Compiling, TimeTaken, Waiting
 from composer_memprof.analysis.run_report.readers import StepTimesFile
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, STEP
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST, TOTAL
 from composer_memprof.vocabulary import CHECKPOINT, DATALOADER, EVAL
 
@@ -21,7 +21,7 @@ _SHARES, _OFTEN = {EVAL: 0.4, CHECKPOINT: 0.2}, 3
 #: The same of what is between the phases, and the seconds of it that a batch has at least: the loop takes time too.
 _REST_SHARE, _LEAST_REST = 0.3, 0.005
 #: The same of what runs within training's own phases. On a GPU, the host's share of the time says nothing of the device's.
-_WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, LOSS: 0.4, STEP: 0.4}, 'host'
+_WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP: 0.4}, 'host'
 #: A line that takes less than this share of a phase does not stand for it.
 _OF_PHASE = 0.4
 
