@@ -51,7 +51,7 @@ class SlowGradients(Callback):
 
 class SlowLoss(Regression):
     def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
-        time.sleep(0.06)
+        time.sleep(0.1)
         return super().loss(outputs, batch)
 
 
@@ -192,8 +192,8 @@ PROBLEMS: dict[str, Problem] = {
     ),
     'a slow metric of the training': Problem(
         of_times(model=WithSlowMetric),
-        ('Metrics of the training take', line_of(SlowMetric.update, 'sleep')),
-        'Compute fewer metrics',
+        ('between the phases', line_of(SlowMetric.update, 'sleep')),
+        'metrics',
     ),
     'a slow optimizer of the user': Problem(
         _with_slow_optimizer,
