@@ -8,7 +8,7 @@ from pathlib import Path
 
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.report.text.sentences.run_verdict import verdict
-from tests.problems import failed, kept, killed, on_gpu, on_host, on_ranks, slow
+from tests.problems import failed, kept, kept_on_purpose, killed, on_gpu, on_host, on_ranks, slow
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
 
@@ -22,7 +22,7 @@ PROBLEMS: dict[str, Problem] = {
     **on_ranks.PROBLEMS,
 }
 HEALTHY: dict[str, Callable[[], None]] = {
-    **kept.HEALTHY,
+    **kept_on_purpose.HEALTHY,
     **slow.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,

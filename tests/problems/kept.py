@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import gc
 from collections.abc import Callable
@@ -250,61 +249,6 @@ class KeepsPredictions(Regression):
         return found
 
 
-# -- healthy ------------------------------------------------------------------------------------------------------------
-
-
-class KeepsLast(Regression):
-    """Keeps the newest hidden tensor, whose size changes, in place of the one before."""
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        self.last = torch.ones((MIB // 4) * (1 + len(batch[0]) % 3))
-        return super().forward(batch)
-
-
-class KeepsLastTwo(Callback):
-    """Keeps what the last two batches returned."""
-
-    def __init__(self) -> None:
-        self.newest: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        self.newest.append(torch.ones(MIB // 4))
-
-
-class KeepsLastFifty(KeepsLastTwo):
-    """Keeps what the last fifty batches returned: it has not as many yet."""
-
-    def __init__(self) -> None:
-        self.newest = collections.deque(maxlen=50)
-
-
-class FillsLazily(KeepsRarely):
-    """Makes three tensors when they are needed first, and no more."""
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        return super().forward(batch) if len(self.seen) < 3 else Regression.forward(self, batch)
-
-
-class Averages(Callback):
-    """A second copy of the weights, updated in place."""
-
-    def fit_start(self, state: State, logger: Logger) -> None:
-        self.average = copy.deepcopy(state.model.state_dict())
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        for name, value in state.model.state_dict().items():
-            self.average[name].mul_(0.9).add_(value, alpha=0.1)
-
-
-class FillsCache(Regression):
-    """A cache by the length of a batch, which is full after the first batch."""
-
-    masks: dict[int, torch.Tensor] = {}
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        return super().forward(batch) * self.masks.setdefault(len(batch[0]), torch.ones(MIB // 4))[0]
-
-
 def of_snapshot(model: Callable[[], torch.nn.Module], *callbacks: Callable[[], Callback], **more: Any) -> Any:
     def run() -> None:
         settings = {'batches': 8, **{name: value() if callable(value) else value for name, value in more.items()}}
@@ -401,16 +345,4 @@ PROBLEMS: dict[str, Problem] = {
         of_snapshot(KeepsPredictions, eval_dataloader=lambda: loader(1), eval_interval='1ba'),
         *_leak(KeepsPredictions.eval_forward, 'append', 'KeepsPredictions.predictions', MIB),
     ),
-}
-
-HEALTHY: dict[str, Callable[[], None]] = {
-    'plain': of_snapshot(Regression),
-    'a few tensors made when they are needed': of_snapshot(FillsLazily, schedule={'active': '20ba'}, batches=22),
-    'microbatches': of_snapshot(Regression, device_train_microbatch_size=2),
-    'the newest result kept': of_snapshot(KeepsLast, train_dataloader=lambda: loader(8, batch_size=7)),
-    'the last two results kept': of_snapshot(Regression, KeepsLastTwo),
-    'the last fifty results kept': of_snapshot(Regression, KeepsLastFifty),
-    'an average of the weights': of_snapshot(Regression, Averages),
-    'a cache that is full': of_snapshot(FillsCache),
-    'evaluation': of_snapshot(Regression, eval_dataloader=lambda: loader(2), eval_interval='2ba'),
 }
