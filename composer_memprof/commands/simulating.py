@@ -30,6 +30,9 @@ def simulate(
     steps: int = typer.Option(
         3, min=0, help='end the command after this many optimizer steps; 0: let it end by itself'
     ),
+    with_evaluation: bool = typer.Option(
+        False, '--eval', help='go on until one evaluation and one checkpoint were made after the first step'
+    ),
     devices: Optional[int] = typer.Option(
         None, min=1, max=64, help='how many GPUs the machine has. Default: one for each rank of a node'
     ),
@@ -50,7 +53,8 @@ def simulate(
 
     torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros.
     The command really runs: it writes the files that it writes, with those values in them. Only torch.save leaves a
-    file alone that is there.
+    file alone that is there. Exits with 0 if it fits, with 3 if it does not, with 2 if nothing was seen (such as no
+    optimizer step), and with the command's own code if that failed by itself.
 
     \b
     Examples:
@@ -65,7 +69,7 @@ def simulate(
     from composer_memprof.simulation.text import next_command, simulation_text
 
     device = device_named(gpu, memory, compute_capability)
-    what = Simulation(device, ranks, rank, ranks_per_node, steps, time_limit, kept, devices)
+    what = Simulation(device, ranks, rank, ranks_per_node, steps, with_evaluation, time_limit, kept, devices)
     try:
         words, what = as_one_rank(command, what)
     except ValueError as error:
@@ -105,11 +109,13 @@ def simulate(
             typer.echo(f'Next, try: {next_command(result)}')
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
-    raise typer.Exit(result.exit_code)
+    raise typer.Exit(result.code)
 
 
 def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> NoReturn:
-    """Print the largest number that fits. Exits with 0, with 3 if none fits, or as the command if it fails with 1."""
+    """Print the largest number that fits. Exits with 0, with 3 if none fits, with 2 or the command's own code if 1 was
+    not seen.
+    """
     from composer_memprof.simulation.search import largest_that_fits
     from composer_memprof.simulation.text import search_text
 
@@ -122,7 +128,7 @@ def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> N
         typer.echo(json.dumps({**dataclasses.asdict(found), 'limit': found.limit}))
     else:
         show(search_text(found))
-    raise typer.Exit(0 if found.largest else found.tried[0].exit_code if found.tried[0].error else 3)
+    raise typer.Exit(0 if found.largest else (found.tried[0].exit_code or 2) if found.tried[0].error else 3)
 
 
 def plan(

@@ -62,6 +62,8 @@ def library() -> Path:
         raise CannotSimulateError(
             f'a GPU is simulated on Linux x86-64 only; this is {platform.system()} {platform.machine()}'
         )
+    if importlib.util.find_spec('wrapt') is None:
+        raise CannotSimulateError("wrapt is not installed: pip install 'composer_memprof[simulate]'")
     try:
         folder = _cache() / _key()
         if not (folder / LIBRARY).exists():

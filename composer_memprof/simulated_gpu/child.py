@@ -11,9 +11,7 @@ import types
 import wrapt
 
 from composer_memprof.simulated_gpu import composer_values, operators, ranks
-
-#: What else to call at the start: ``module:function``.
-AT_START_VARIABLE = 'SIMULATED_GPU_AT_START'
+from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
 
 
 def prepare() -> None:

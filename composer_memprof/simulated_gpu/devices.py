@@ -119,15 +119,8 @@ _DEVICES = {
         Device('b200-180gb', 'NVIDIA B200', 191514411008, (10, 0), 148, 132644864, 7680),
     )
 }
-#: What people call a device when they leave its size out.
-_SHORT_NAMES = {
-    'v100': 'v100-16gb',
-    'a100': 'a100-80gb',
-    'h100': 'h100-80gb',
-    'h200': 'h200-141gb',
-    'b200': 'b200-180gb',
-}
-_SHORT_NAMES |= {'rtx3090': 'rtx-3090', '3090': 'rtx-3090', 'rtx4090': 'rtx-4090', '4090': 'rtx-4090'}
+#: What people call a device, beside its key without the size.
+_SHORT_NAMES = {'rtx3090': 'rtx-3090', '3090': 'rtx-3090', 'rtx4090': 'rtx-4090', '4090': 'rtx-4090'}
 
 
 class UnknownDeviceError(ValueError):
@@ -146,14 +139,18 @@ def device_names() -> list[str]:
 def find_device(name: str) -> Device:
     """The device of this name; case, spaces and ``nvidia`` do not matter.
 
-    >>> find_device('NVIDIA H100 80GB').key
-    'h100-80gb'
+    >>> find_device('NVIDIA H100 80GB').key, find_device('h200').key
+    ('h100-80gb', 'h200-141gb')
 
     Raises:
-        UnknownDeviceError: naming the nearest, and all of them.
+        UnknownDeviceError: naming the nearest and all of them, or the sizes of a GPU that has several.
     """
     words = re.sub(r'[\s_]+', '-', name.strip().lower()).removeprefix('nvidia-')
     words = _SHORT_NAMES.get(words, words)
+    sizes = [key for key in _DEVICES if key.startswith(f'{words}-')]
+    if words not in _DEVICES and len(sizes) > 1:
+        raise UnknownDeviceError(f'there is more than one GPU named {name!r}. Choose {" or ".join(sizes)}')
+    words = words if words in _DEVICES else next(iter(sizes), words)
     if words in _DEVICES:
         return _DEVICES[words]
     longer = [key for key in _DEVICES if key.startswith(words)]

@@ -8,6 +8,8 @@ from typing import Optional
 
 #: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
 VARIABLE = 'SIMULATED_GPU'
+#: What else to call at the start of a simulated process: ``module:function``.
+AT_START_VARIABLE = 'SIMULATED_GPU_AT_START'
 
 
 def figures() -> dict[str, str]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.simulated_gpu.devices import without_limit
-from composer_memprof.simulation.run import Need, Simulation, SimulationResult, simulate
+from composer_memprof.simulation.result import Need, SimulationResult
+from composer_memprof.simulation.run import Simulation, simulate
 
 
 def simulate_and_find_need(
@@ -31,7 +32,7 @@ def simulate_and_find_need(
     began = time.monotonic()
     result = simulate(command, what, folder, **streams)
     left = what.time_limit and what.time_limit - (time.monotonic() - began)
-    if result.fits or result.timed_out or left < 0:
+    if not result.ran_out or result.timed_out or left < 0:
         return result
     report('memory ran out; the command runs a second time, to find how much it needs')
     endless = dataclasses.replace(what, device=without_limit(what.device), time_limit=left)

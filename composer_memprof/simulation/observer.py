@@ -1,43 +1,26 @@
-"""Within the simulated process: records a script's memory over its steps, and ends it after some of them.
+"""Within the simulated process: records a script's memory over its steps.
 
 The script need not know of this package. What it does is seen from torch: the start of CUDA and ``Optimizer.step``.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
 import gc
-import os
-import resource
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Optional
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.allocations import allocator_history
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.notes import with_notes
-from composer_memprof.recorders.allocations.out_of_memory import add_observer, out_of_memory_in
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.recorders.torch_private.compilation import has_compiled_call
-from composer_memprof.simulation.peaks import (
-    FOLDER_VARIABLE,
-    PEAKS_VARIABLE,
-    STEPS_VARIABLE,
-    DevicePeak,
-    Moment,
-    ProcessPeaks,
-    note_begin,
-)
-from composer_memprof.simulation.workers import WorkerMemory
+from composer_memprof.simulation.peaks import DevicePeak
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
@@ -52,6 +35,7 @@ class StepObserver:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.backwards = 0
         self._history = AllocatorHistory(_MAX_ENTRIES)
         self._annotations = Annotations()
         self._optimizer: Optional[torch.optim.Optimizer] = None
@@ -72,7 +56,10 @@ class StepObserver:
         self._history.start()
 
     def _step_aside(self) -> None:
-        self.is_alone = False
+        """Leave the history to the script, whose own snapshots then begin where its own recording does."""
+        if self.is_alone:
+            self.is_alone = False
+            self._history.cancel()
 
     def follow_steps(self) -> None:
         """See each step of each optimizer, from now to the end of the process."""
@@ -81,6 +68,7 @@ class StepObserver:
         call_when_backward_begins(self._backward_begins)
 
     def _backward_begins(self) -> None:
+        self.backwards += 1
         if self._has_phases:
             self._annotations.mark(BACKWARD, self.steps)
 
@@ -146,93 +134,6 @@ class StepObserver:
         return with_notes(self._history.take(), notes)
 
 
-class ProcessObserver(StepObserver):
-    """Writes what a process used at its end, which it may bring about.
-
-    Args:
-        folder: for the snapshot; without one nothing is recorded.
-        peaks: the folder for the peaks.
-        steps: of the first optimizer; before the next one the process ends. 0 for all of them.
-    """
-
-    def __init__(self, folder: Optional[Path], peaks: Path, steps: int) -> None:
-        super().__init__()
-        self._folder = folder
-        self._peaks = peaks
-        self._shortages = 0
-        self._ran_out: Optional[Moment] = None
-        self._workers = WorkerMemory()
-        self._most_steps = steps
-        self._process = os.getpid()
-
-    def follow_steps(self) -> None:
-        super().follow_steps()
-        call_when_optimizer_is_made(self._wait_for_model)
-
-    def _wait_for_model(self, optimizer: torch.optim.Optimizer) -> None:
-        """Follow the model from its first forward on: memory often runs out before the first step."""
-        if self._model is not None:
-            return
-
-        def first_forward(module: torch.nn.Module, inputs: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            hook.remove()
-            if self._model is None and _parameters_of(optimizer) <= _ids(module.parameters()):
-                self.follow_model(module)
-                self._forward_begins(module, inputs, {})
-
-        hook = register_module_forward_pre_hook(first_forward)
-
-    def begin(self) -> None:
-        if self._folder is not None:
-            super().begin()
-        note_begin(self._peaks)
-        add_observer(self._memory_runs_out)
-        atexit.register(self._end)
-
-    def _memory_runs_out(self, device: int, requested: int, total: int, free: int) -> None:
-        self._shortages += 1
-        if self._has_phases:
-            _, batch, phase = self._annotations.phases[-1]
-            modules = self._annotations.modules
-            self._ran_out = Moment(batch, phase, modules[-1][1] if modules else '')
-
-    def _about_to_step(self) -> None:
-        self._workers.read()
-        if self._most_steps and self.steps >= self._most_steps:
-            sys.exit(0)
-
-    def _end(self) -> None:
-        if os.getpid() != self._process:
-            return
-        with errors_logged('the peaks of a simulated process could not be written'):
-            self._workers.read()
-            error = out_of_memory_in(getattr(sys, 'last_value', None))
-            ProcessPeaks(
-                devices=device_peaks(),
-                steps=self.steps,
-                host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                workers=self._workers.bytes,
-                worker_count=self._workers.count,
-                shortages=self._shortages,
-                ran_out=self._ran_out,
-                out_of_memory='' if error is None else ' '.join(str(error).split()),
-                snapshot=self._save(self._folder) if self._folder is not None and self.is_alone else None,
-            ).write(self._peaks)
-
-    def _save(self, folder: Path) -> Optional[str]:
-        rank = int(os.environ.get('RANK', '0'))
-        snapshot = self.snapshot(rank)
-        if not any(snapshot['device_traces']):
-            return None
-        # Not needed by a process that uses no GPU.
-        from composer_memprof.simulation.snapshot_files import write_snapshot_files
-
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(write_snapshot_files(snapshot, folder, rank, self.steps))
-
-
 def device_peaks() -> list[DevicePeak]:
     """The peaks of each device that this process used."""
     found = []
@@ -241,18 +142,6 @@ def device_peaks() -> list[DevicePeak]:
         if peak.reserved:
             found.append(peak)
     return found
-
-
-def call_when_optimizer_is_made(function: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Call ``function`` with each optimizer that is made from now on. It can't be undone."""
-    make = torch.optim.Optimizer.__init__
-
-    @functools.wraps(make)
-    def make_and_tell(optimizer: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> None:
-        make(optimizer, *arguments, **keywords)
-        function(optimizer)
-
-    torch.optim.Optimizer.__init__ = make_and_tell  # type: ignore[assignment, method-assign]
 
 
 def call_when_backward_begins(function: Callable[[], None]) -> None:
@@ -269,28 +158,17 @@ def call_when_backward_begins(function: Callable[[], None]) -> None:
 
 def _model_of(optimizer: torch.optim.Optimizer) -> Optional[torch.nn.Module]:
     """The outermost module that has all parameters of the optimizer."""
-    wanted = _parameters_of(optimizer)
+    wanted = parameters_of(optimizer)
     # isinstance would read attributes of objects that warn about it
     models = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    having = [each for each in models if wanted <= _ids(each.parameters())]
+    having = [each for each in models if wanted <= ids_of(each.parameters())]
     inner = {id(module) for each in having for module in each.modules() if module is not each}
     return next((each for each in having if id(each) not in inner), None)
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
-    return _ids(parameter for group in optimizer.param_groups for parameter in group['params'])
+def parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    return ids_of(parameter for group in optimizer.param_groups for parameter in group['params'])
 
 
-def _ids(objects: Iterable[Any]) -> set[int]:
+def ids_of(objects: Iterable[Any]) -> set[int]:
     return {id(each) for each in objects}
-
-
-def observe() -> None:
-    """Observe this process. Called once torch is imported."""
-    folder, peaks = os.environ.get(FOLDER_VARIABLE), os.environ.get(PEAKS_VARIABLE)
-    if peaks is None:
-        return
-    steps = int(os.environ.get(STEPS_VARIABLE, '0'))
-    observer = ProcessObserver(Path(folder) if folder else None, Path(peaks), steps)
-    cuda_allocator.call_when_started(observer.begin)
-    observer.follow_steps()

@@ -8,11 +8,48 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-#: The folder for snapshots (none: nothing is recorded), the folder for these files, and how many steps are run (0: all).
-FOLDER_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
-PEAKS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION_PEAKS'
-STEPS_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION_STEPS'
+#: What is asked of the process, as JSON.
+_ASKED_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
 _PEAKS, _BEGUN = '.json', '.begun'
+#: The end of a file's name until it is whole.
+UNFINISHED = '.unfinished'
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the command asks of each process that it starts.
+
+    Attributes:
+        peaks: the folder for these files.
+        folder: for snapshots; None if nothing is recorded.
+        steps: of the first optimizer; before the next one the process ends. 0 for all of them.
+        with_evaluation: also wait for an evaluation and a checkpoint.
+        deadline: when the process is ended, in seconds since 1970; 0 for never.
+    """
+
+    peaks: Path
+    folder: Optional[Path]
+    steps: int
+    with_evaluation: bool
+    deadline: float
+
+    def as_environment(self) -> dict[str, str]:
+        """The variable that tells it to a process."""
+        return {_ASKED_VARIABLE: json.dumps(dataclasses.asdict(self), default=str)}
+
+
+def asked_of_this_process() -> Optional[Asked]:
+    """What is asked of this process; None if it is no command's.
+
+    >>> asked_of_this_process() is None
+    True
+    """
+    text = os.environ.get(_ASKED_VARIABLE)
+    if not text:
+        return None
+    values: dict[str, Any] = json.loads(text)
+    folder = values.pop('folder')
+    return Asked(**{**values, 'peaks': Path(values['peaks'])}, folder=Path(folder) if folder else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +90,11 @@ class ProcessPeaks:
         ran_out: when it did so the last time; None if it did not, or the model is not known.
         out_of_memory: torch's message where nobody caught the error, else ``''``.
         snapshot: the memory snapshot, if one was recorded.
+        rank: of the process, and ``ranks``, how many there are.
+        backwards: how often backward ran.
+        ended_early: whether it was ended because enough was seen.
+        evaluated: whether the model was evaluated after the first step, where that was asked.
+        saved: whether a checkpoint was saved after the first step, where that was asked.
     """
 
     devices: list[DevicePeak]
@@ -64,11 +106,19 @@ class ProcessPeaks:
     ran_out: Optional[Moment]
     out_of_memory: str
     snapshot: Optional[str]
+    rank: int
+    ranks: int
+    backwards: int
+    ended_early: bool
+    evaluated: bool
+    saved: bool
 
     def write(self, folder: Path) -> None:
         """Write it as this process's file in ``folder``."""
         path = folder / f'{os.getpid()}{_PEAKS}'
-        path.write_text(json.dumps(dataclasses.asdict(self)), encoding='utf-8')
+        unfinished = path.with_suffix(UNFINISHED)
+        unfinished.write_text(json.dumps(dataclasses.asdict(self)), encoding='utf-8')
+        unfinished.replace(path)
 
 
 def note_begin(folder: Path) -> None:

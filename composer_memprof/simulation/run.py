@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -18,15 +19,17 @@ from composer_memprof.artifacts.naming.numbering import counted
 from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
-from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.launchers import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
-from composer_memprof.simulation.peaks import FOLDER_VARIABLE, PEAKS_VARIABLE, STEPS_VARIABLE, ProcessPeaks, read_peaks
+from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
+from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
+from composer_memprof.simulation.result import SimulationResult
+from composer_memprof.simulation.verdict import torch_version
 
-#: After the time limit, seconds until the command is killed.
-_GRACE_S = 20.0
+#: After the time limit, seconds until the command is killed. Its figures are written by then, and most snapshots.
+_GRACE_S = 8.0
 #: Where commands' own folders are made.
 _FOLDER = Path('simulated')
 _NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
@@ -43,6 +46,7 @@ class Simulation:
         ranks_per_node: Default: 8, or ``ranks`` if they are fewer.
         devices: of the machine. Default: one for each rank of a node.
         steps: optimizer steps until the command is ended; 0 lets it go on.
+        with_evaluation: also wait for one evaluation and one checkpoint.
         time_limit: seconds until it is ended; 0 for none.
         kept: which part of its elements a mask is taken to keep.
     """
@@ -52,6 +56,7 @@ class Simulation:
     rank: int = 0
     ranks_per_node: Optional[int] = None
     steps: int = 3
+    with_evaluation: bool = False
     time_limit: float = 0
     kept: float = 1.0
     devices: Optional[int] = None
@@ -75,80 +80,8 @@ class Simulation:
             'outside': dataclasses.asdict(self.outside),
             'ranks': self.ranks or 1,
             'rank': self.rank,
+            'torch': torch_version(),
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class SimulatedMachine:
-    """What a command was run on, sizes in bytes.
-
-    Attributes:
-        gpu: the key of the device.
-        total: the device's memory.
-        available: of it, what torch's allocator can have.
-        outside: allowances for what lies outside of the allocator, by what they are for.
-        ranks: how many processes the one that runs stands among.
-        rank: which of them it is.
-    """
-
-    gpu: str
-    total: int
-    available: int
-    outside: dict[str, int]
-    ranks: int
-    rank: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Need:
-    """What a command takes of a GPU with far more memory, in bytes; of the device that it takes most of.
-
-    Attributes:
-        steps: optimizer steps.
-        exit_code: the command's in this second run; other than 0 if it needs more than it came to.
-        timed_out: whether the time limit ended the second run.
-    """
-
-    allocated: int
-    reserved: int
-    steps: int
-    exit_code: int
-    timed_out: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class SimulationResult(SimulatedMachine):
-    """What a simulated command used, in bytes.
-
-    Attributes:
-        processes: those that used a GPU, the one that reserved most first.
-        lost: how many used one and ended without leaving their figures, as by a signal.
-        exit_code: the command's.
-        timed_out: whether the time limit ended it.
-        signal: the number of the signal that this process passed on to it; 0 if there was none.
-        assumed: what the figures rest on, one sentence each.
-        not_simulated: functions that were called and failed.
-        need: of a command that did not fit, if it was asked for.
-    """
-
-    processes: list[ProcessPeaks]
-    lost: int
-    exit_code: int
-    timed_out: bool
-    signal: int
-    assumed: list[str]
-    not_simulated: list[str]
-    need: Optional[Need] = None
-
-    @property
-    def fits(self) -> bool:
-        """True if no allocation failed, or the command went on after those that did."""
-        went_on = not self.exit_code
-        return not any(process.out_of_memory or (process.shortages and not went_on) for process in self.processes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
-        return {**dataclasses.asdict(self), 'fits': self.fits}
 
 
 def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], **streams: Any) -> SimulationResult:
@@ -167,14 +100,14 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
     with temporary_folder('simulate') as temporary:
         notes = temporary / 'notes'
         environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
-        environment[FOLDER_VARIABLE] = '' if folder is None else str(folder.absolute())
-        environment[PEAKS_VARIABLE] = str(temporary)
-        environment[STEPS_VARIABLE] = str(what.steps)
+        deadline = time.time() + what.time_limit if what.time_limit else 0
+        absolute = None if folder is None else folder.absolute()
+        environment |= Asked(temporary, absolute, what.steps, what.with_evaluation, deadline).as_environment()
         try:
             code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
         finally:
             if folder is not None:
-                _remove_empty(folder)
+                _clean(folder)
         processes, lost = read_peaks(temporary)
         lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
@@ -186,10 +119,15 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         signal=passed_on,
         assumed=_after('assumed: ', lines),
         not_simulated=_after('not simulated: ', lines),
+        whole=not what.steps,
+        with_evaluation=what.with_evaluation,
     )
 
 
-def _remove_empty(folder: Path) -> None:
+def _clean(folder: Path) -> None:
+    """Remove files that a killed process has not finished, and the folder if it is empty."""
+    for path in folder.glob(f'*{UNFINISHED}'):
+        path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()
         if folder.parent == _FOLDER:
@@ -203,7 +141,12 @@ def _environment(what: Simulation) -> dict[str, str]:
     devices = what.devices or int(launched.get('LOCAL_WORLD_SIZE', '1'))
     quiet = {'WANDB_MODE': os.environ.get('WANDB_MODE', 'offline')}  # no zeros among real results
     environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
-    return {**environment, **quiet, **launched, AT_START_VARIABLE: 'composer_memprof.simulation.at_start:prepare'}
+    return {
+        **environment,
+        **quiet,
+        **launched,
+        AT_START_VARIABLE: 'composer_memprof.simulation.process.at_start:prepare',
+    }
 
 
 def _after(start: str, lines: list[str]) -> list[str]:

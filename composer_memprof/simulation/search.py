@@ -6,7 +6,8 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 
-from composer_memprof.simulation.run import SimulatedMachine, Simulation, simulate
+from composer_memprof.simulation.result import SimulatedMachine
+from composer_memprof.simulation.run import Simulation, simulate
 
 #: In the command, where the number stands.
 PLACE = '{}'
@@ -20,11 +21,12 @@ class Tried:
 
     Attributes:
         number: that it ran with.
-        fits: whether it ran and its memory sufficed.
+        fits: whether it ran and its memory sufficed. False too where nothing was seen; ``error`` then says why.
         allocated: the most in blocks of torch's allocator on a GPU, in bytes; if memory ran out, up to there.
         reserved: the most that it took from a GPU, in bytes; likewise.
         exit_code: the command's.
-        error: the last line of its output if it failed for another reason than memory, else ``''``.
+        error: why nothing was seen, such as the last line of the command's output if it failed for another reason than
+            memory, else ``''``.
     """
 
     number: int
@@ -53,9 +55,9 @@ class Search(SimulatedMachine):
     def limit(self) -> str:
         """What keeps a larger number from fitting if it is not the memory, in one line; else ``''``."""
         if self.largest == self.most:
-            return 'no larger one was tried'
+            return f'{self.most + 1} was not tried'
         next_one = next(each for each in self.tried if each.number == self.largest + 1)
-        return f'with {next_one.number} the command fails: {next_one.error}' if next_one.error else ''
+        return f'{next_one.number} fails for another reason: {next_one.error}' if next_one.error else ''
 
 
 def largest_that_fits(
@@ -101,13 +103,12 @@ def _run(command: Sequence[str], number: int, what: Simulation) -> Tried:
     if result.signal:
         raise KeyboardInterrupt
     devices = [device for process in result.processes for device in process.devices]
-    ran = not result.exit_code or result.timed_out
-    last = next((line for line in reversed(lines) if line.strip()), f'exit code {result.exit_code}')
+    last = next((line for line in reversed(lines) if line.strip()), '') if result.failed else ''
     return Tried(
         number=number,
-        fits=result.fits and ran,
+        fits=bool(result.fits),
         allocated=max((device.allocated for device in devices), default=0),
         reserved=max((device.reserved for device in devices), default=0),
         exit_code=result.exit_code,
-        error=last if result.fits and not ran else '',
+        error=(last or result.unseen) if result.unseen else '',
     )

@@ -19,6 +19,7 @@ from composer_memprof.artifacts.writing.disk import sync_and_digest
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.report.html.snapshot.page import write_snapshot_page
 from composer_memprof.simulated_gpu.this_process import simulated_device
+from composer_memprof.simulation.peaks import UNFINISHED
 
 
 def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, steps: int) -> Path:
@@ -33,8 +34,10 @@ def write_snapshot_files(snapshot: dict[str, Any], folder: Path, rank: int, step
     stem = _new_stem(folder, f'rank{rank}.memory_snapshot')
     for kind, (suffix, write) in files.items():
         path = folder / f'{stem}{suffix}'
-        write(path)
-        size, sha256 = sync_and_digest(path)
+        unfinished = folder / f'{stem}{suffix}{UNFINISHED}'
+        write(unfinished)
+        size, sha256 = sync_and_digest(unfinished)
+        unfinished.replace(path)
         entry = Entry(kind, path.name, None, size, sha256, rank, folder.name, 0, steps, 'saved')
         append_line(folder / f'rank{rank}.manifest.jsonl', entry)
     return folder / f'{stem}.pickle'
@@ -44,7 +47,10 @@ def _new_stem(folder: Path, stem: str) -> str:
     """The stem, or with ``.2``, ``.3``, … where another process has it."""
     for number in itertools.count(1):
         name = stem + counted(number)
+        claimed = folder / f'{name}.pickle{UNFINISHED}'
         with contextlib.suppress(FileExistsError):
-            (folder / f'{name}.pickle').touch(exist_ok=False)
-            return name
+            claimed.touch(exist_ok=False)
+            if not (folder / f'{name}.pickle').exists():
+                return name
+            claimed.unlink()
     raise AssertionError('there is always a next number')

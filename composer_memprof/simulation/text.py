@@ -14,11 +14,10 @@ from rich.text import Text
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
-from composer_memprof.simulation.run import Need, SimulationResult
+from composer_memprof.simulation.result import Need, SimulationResult
 from composer_memprof.simulation.search import Search
+from composer_memprof.simulation.verdict import NOT_SEEN, margin
 
-#: A shell's exit code of a command that was killed.
-_KILLED = 128 + 9
 _ON_HOST = (
     "A simulated GPU's memory takes no host memory, but a model that the script builds on the host does: build it under "
     "torch.device('cuda')"
@@ -35,6 +34,8 @@ def simulation_text(result: SimulationResult) -> RenderableType:
         lines.append(Text(f"Allowed for outside of torch's allocator: {in_words(result.outside)}"))
     lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]
     lines += [Text(f'Not simulated: {printable(name)}') for name in result.not_simulated]
+    if result.reserved:
+        lines.append(Text(margin(result.torch)))
     return Group(*lines)
 
 
@@ -47,6 +48,8 @@ def next_command(result: SimulationResult) -> str:
 def search_text(search: Search) -> RenderableType:
     """The largest number that fits, and each that was tried."""
     found = f'the largest number that fits is {search.largest}' if search.largest else 'not even 1 fits'
+    if search.largest and search.limit:
+        found = f'the largest that fits of those tried is {search.largest}; {printable(search.limit)}'
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ('number', 'allocated', 'reserved'):
         table.add_column(name, justify='right', no_wrap=True)
@@ -56,32 +59,30 @@ def search_text(search: Search) -> RenderableType:
         table.add_row(str(each.number), *peaks, 'yes' if each.fits else 'fails' if each.error else 'no')
     return Group(
         Text(f'{_where(search)}: {found}', style='bold'),
-        *([Text(printable(search.limit))] if search.limit else []),
+        *([Text(printable(search.limit))] if search.limit and not search.largest else []),
         table,
         Text(f"torch's allocator can have {human_bytes(search.available)}"),
         Text(f"Allowed for outside of torch's allocator: {in_words(search.outside)}"),
+        Text(margin(search.torch)),
     )
 
 
 def _where(result: SimulationResult | Search) -> str:
-    among = f', rank {result.rank} of {result.ranks}' if result.ranks > 1 else ''
+    rank, ranks = result.rank, result.ranks
+    if ranks == 1 and isinstance(result, SimulationResult) and result.processes:  # a command may start ranks itself
+        rank, ranks = result.processes[0].rank, result.processes[0].ranks
+    among = f', rank {rank} of {ranks}' if ranks > 1 else ''
     return f'simulated {result.gpu}{among}'
 
 
 def _verdict(result: SimulationResult) -> str:
-    where = _where(result)
-    if result.exit_code == _KILLED and not result.timed_out and not result.signal:
-        return f'{where}: the command was killed (signal 9), most likely because host memory ran out. {_ON_HOST}'
-    if result.lost and not result.processes:
-        return f'{where}: the command ended with exit code {result.exit_code} before it left its figures'
-    if not any(process.devices or process.shortages for process in result.processes):
-        return f'{where}: the command used no GPU memory'
+    words = f'{_where(result)}: {result.verdict}'
+    if result.verdict == NOT_SEEN:
+        killed = f'. {_ON_HOST}' if 'signal 9' in result.unseen else ''
+        return f'{words}: {result.unseen}{killed}'
     if not result.fits:
-        return f'{where}: does not fit'
-    if result.exit_code and not result.timed_out:
-        return f'{where}: the command failed with exit code {result.exit_code}; up to there it fits'
-    needed = max((device.reserved for process in result.processes for device in process.devices), default=0)
-    return f'{where}: fits. Needs {human_bytes(needed)} of {human_bytes(result.available)}'
+        return words
+    return f'{words}. Needs {human_bytes(result.reserved)} of {human_bytes(result.available)}'
 
 
 def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
@@ -96,14 +97,24 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         yield _need(result.need, result.available)
     elif process.shortages:
         yield f'Memory ran out {_times(process.shortages)}; the command caught the error'
-    elif result.exit_code and not result.timed_out:
+    elif result.failed:
         yield 'Values read back from the device are zeros; a script that checks them may fail for that'
+    yield from _steps(process, result)
     host = f'{human_bytes(process.host)} of host memory in the process'
     if process.worker_count:
         host += f', {human_bytes(process.workers)} in its {count_of(process.worker_count, "DataLoader worker")}'
     yield host
     if process.host > _MUCH_OF_HOST * psutil.virtual_memory().total:
         yield _ON_HOST
+
+
+def _steps(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
+    """What the steps that were run do not show."""
+    if process.devices and not process.steps and not result.failed:
+        ran = f', though backward ran {_times(process.backwards)}' if process.backwards else ''
+        yield f'No optimizer stepped{ran}. Updates by hand are not counted as steps; --steps 0 judges the whole command'
+    if process.ended_early and not result.with_evaluation:
+        yield 'An evaluation or a checkpoint may come later; --eval runs until one of each was made'
 
 
 def _need(need: Optional[Need], available: int) -> str:

@@ -15,6 +15,9 @@ private('torch._dynamo.eval_frame._stance.stance', module=__name__)
 private('torch._dynamo.eval_frame.cached_backends', module=__name__)
 #: What torch.compile has compiled, the newest 64 functions.
 compilations = private('torch._dynamo.utils.get_compilation_metrics', module=__name__)
+#: ``(function)``: call it before each compilation, and after it; newer versions of torch pass an argument.
+on_compile_start = private('torch._dynamo.callback.on_compile_start', module=__name__)
+on_compile_end = private('torch._dynamo.callback.on_compile_end', module=__name__)
 
 
 def is_compiled_wrapper(module: Any) -> bool:

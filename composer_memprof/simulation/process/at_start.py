@@ -33,6 +33,6 @@ def _spare_files(torch: types.ModuleType) -> None:
 
 def _observe(module: types.ModuleType) -> None:
     del module  # unused
-    from composer_memprof.simulation.observer import observe
+    from composer_memprof.simulation.process.process_observer import observe
 
     observe()

@@ -1,0 +1,1 @@
+"""What runs within the simulated process, beside the script."""

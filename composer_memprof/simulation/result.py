@@ -1,0 +1,166 @@
+"""What a simulated command came to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+from composer_memprof.messages import count_of
+from composer_memprof.simulation.peaks import ProcessPeaks
+from composer_memprof.simulation.verdict import DOES_NOT_FIT, EXIT_CODES, NOT_SEEN, fits, verdict_of
+
+#: A shell's exit code of a command that was killed.
+_KILLED = 128 + 9
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedMachine:
+    """What a command was run on, sizes in bytes.
+
+    Attributes:
+        gpu: the key of the device.
+        total: the device's memory.
+        available: of it, what torch's allocator can have.
+        outside: allowances for what lies outside of the allocator, by what they are for.
+        ranks: how many processes the one that runs stands among.
+        rank: which of them it is.
+        torch: the version whose allocator ran.
+    """
+
+    gpu: str
+    total: int
+    available: int
+    outside: dict[str, int]
+    ranks: int
+    rank: int
+    torch: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """What a command takes of a GPU with far more memory, in bytes; of the device that it takes most of.
+
+    Attributes:
+        steps: optimizer steps.
+        exit_code: the command's in this second run; other than 0 if it needs more than it came to.
+        timed_out: whether the time limit ended the second run.
+    """
+
+    allocated: int
+    reserved: int
+    steps: int
+    exit_code: int
+    timed_out: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationResult(SimulatedMachine):
+    """What a simulated command used, in bytes.
+
+    Attributes:
+        processes: those that used a GPU, the one that reserved most first.
+        lost: how many used one and ended without leaving their figures, as by a signal.
+        exit_code: the command's.
+        timed_out: whether the time limit ended it.
+        signal: the number of the signal that this process passed on to it; 0 if there was none.
+        assumed: what the figures rest on, one sentence each.
+        not_simulated: functions that were called and failed.
+        whole: whether all of the command was asked for, and not a number of optimizer steps.
+        with_evaluation: whether an evaluation and a checkpoint were asked for.
+        need: of a command that did not fit, if it was asked for.
+    """
+
+    processes: list[ProcessPeaks]
+    lost: int
+    exit_code: int
+    timed_out: bool
+    signal: int
+    assumed: list[str]
+    not_simulated: list[str]
+    whole: bool
+    with_evaluation: bool
+    need: Optional[Need] = None
+
+    @property
+    def reserved(self) -> int:
+        """The most that one process took of one device."""
+        return max((device.reserved for process in self.processes for device in process.devices), default=0)
+
+    @property
+    def steps(self) -> int:
+        return max((process.steps for process in self.processes), default=0)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command ended by itself with another exit code than 0."""
+        return bool(self.exit_code) and not self.timed_out
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether an allocation failed and the command did not go on after it."""
+        return any(process.out_of_memory or (process.shortages and self.failed) for process in self.processes)
+
+    @property
+    def unseen(self) -> str:
+        """Why the figures say nothing about the command, in a clause; ``''`` if they do, or memory ran out."""
+        return '' if self.ran_out else _how_it_ended(self) or _what_is_missing(self)
+
+    @property
+    def verdict(self) -> str:
+        """One of those in :mod:`composer_memprof.simulation.verdict`."""
+        if self.ran_out:
+            return DOES_NOT_FIT
+        return NOT_SEEN if self.unseen else verdict_of(self.reserved, self.available)
+
+    @property
+    def fits(self) -> Optional[bool]:
+        """None where nothing was seen."""
+        return fits(self.verdict)
+
+    @property
+    def code(self) -> int:
+        """The exit code of ``simulate``: the command's own where it failed by itself, else the verdict's."""
+        if self.signal or (self.failed and not self.ran_out):
+            return self.exit_code
+        return EXIT_CODES[self.verdict]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {
+            **dataclasses.asdict(self),
+            'fits': self.fits,
+            'verdict': self.verdict,
+            'reason': self.unseen,
+        }
+
+
+def _how_it_ended(result: SimulationResult) -> str:
+    """What is wrong with the command's end, in a clause; ``''`` if it ended well or when it was told to."""
+    if result.exit_code == _KILLED and result.failed and not result.signal:
+        return 'the command was killed (signal 9), most likely because host memory ran out'
+    if result.lost and not result.processes:
+        return f'the command ended with exit code {result.exit_code} before it left its figures'
+    if result.failed:
+        so_far = f'; {count_of(result.steps, "optimizer step")} fitted' if result.steps else ''
+        return f'the command failed with exit code {result.exit_code}{so_far}'
+    return ''
+
+
+def _what_is_missing(result: SimulationResult) -> str:
+    if not result.reserved:
+        return 'the command used no GPU memory'
+    ended = not result.timed_out
+    if not result.steps and not (result.whole and ended):
+        return f'the command {"ended" if ended else "was ended"} before an optimizer step'
+    if result.with_evaluation:
+        missing = [
+            name
+            for name, reached in (
+                ('an evaluation', any(process.evaluated for process in result.processes)),
+                ('a checkpoint', any(process.saved for process in result.processes)),
+            )
+            if not reached
+        ]
+        if missing:
+            return f'the command ended before {" and ".join(missing)}'
+    return ''

@@ -1,0 +1,43 @@
+"""What a simulation can say: it fits, with much or little to spare, it does not fit, or too little was seen to tell."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Optional
+
+FITS = 'fits'
+TIGHT = 'fits with less than 5 % to spare'
+DOES_NOT_FIT = 'does not fit'
+NOT_SEEN = 'not seen'
+#: The exit code of each.
+EXIT_CODES = {FITS: 0, TIGHT: 0, NOT_SEEN: 2, DOES_NOT_FIT: 3}
+#: Other versions of torch were measured to reserve up to 4 % more than the simulated one.
+_TO_SPARE = 0.05
+
+
+def verdict_of(reserved: int, available: int) -> str:
+    """The verdict on a run that memory sufficed for.
+
+    >>> verdict_of(380, 389), verdict_of(300, 389)
+    ('fits with less than 5 % to spare', 'fits')
+    """
+    return TIGHT if reserved > (1 - _TO_SPARE) * available else FITS
+
+
+def fits(verdict: str) -> Optional[bool]:
+    """True, False, or None where nothing was seen.
+
+    >>> fits(TIGHT), fits(DOES_NOT_FIT), fits(NOT_SEEN)
+    (True, False, None)
+    """
+    return None if verdict == NOT_SEEN else verdict != DOES_NOT_FIT
+
+
+def torch_version() -> str:
+    """The version of torch that is simulated."""
+    return metadata.version('torch')
+
+
+def margin(torch: str) -> str:
+    """How far the figures of another torch may differ, in a sentence."""
+    return f'Simulated with torch {torch}; other versions have reserved up to 4 % more or less'
