@@ -12,8 +12,8 @@ from typing import Any
 
 from composer_memprof.interrupts import INTERRUPTED, end_at_once
 
-#: Exit codes: it fits, it does not run, bad usage, it does not fit.
-FITS, FAILS, USAGE, DOES_NOT_FIT = range(4)
+#: Exit codes beside those of a verdict: the config fails, bad usage.
+FAILS, USAGE = 1, 2
 
 
 def main(asked: dict[str, Any]) -> int:
@@ -22,6 +22,7 @@ def main(asked: dict[str, Any]) -> int:
     from composer_memprof.plan.planning import plan
     from composer_memprof.plan.text import plan_text
     from composer_memprof.plan.trial import Trial
+    from composer_memprof.simulation.verdict import EXIT_CODES
     from composer_memprof.terminal import say, show
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,9 +54,8 @@ def main(asked: dict[str, Any]) -> int:
         print(json.dumps(found.as_dict()))
     else:
         show(plan_text(found))
-    if found.outcome.error:
-        return FAILS
-    return FITS if found.fits else DOES_NOT_FIT
+    failed = found.outcome.error and not found.outcome.timed_out
+    return FAILS if failed else EXIT_CODES[found.verdict]
 
 
 def _report(line: str) -> None:

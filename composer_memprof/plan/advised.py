@@ -151,7 +151,7 @@ def _trials(report: RunReport, config: Path, device: Device) -> _Found:
         peak=base['allocated'],
         reserved=base['reserved'],
         available=plan['total'] - sum(plan['outside'].values()),
-        fits=plan['fits'],
+        fits=bool(plan['fits']),
         changes=changes,
         together=tried[-1] if plan['combination'] else None,
     )
@@ -161,7 +161,7 @@ def _trials(report: RunReport, config: Path, device: Device) -> _Found:
 def _change(row: dict[str, Any], before: int) -> TriedChange:
     outcome = row['outcome']
     return TriedChange(
-        row['name'], row['how'], row['cost'], before, outcome['allocated'], outcome['fits'], outcome['error']
+        row['name'], row['how'], row['cost'], before, outcome['allocated'], bool(outcome['fits']), outcome['error']
     )
 
 

@@ -41,7 +41,7 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
         if not answer.exists():
             code = os.waitstatus_to_exitcode(status)
             if code == -signal.SIGALRM:
-                return Outcome(error=f'the trial took longer than {_TIME_LIMIT_S} seconds')
+                return Outcome(error=f'the trial took longer than {_TIME_LIMIT_S} seconds', timed_out=True)
             if code == -signal.SIGKILL:
                 return Outcome(error='the trial was killed (signal 9), most likely because host memory ran out')
             lines = log.read_text(errors='replace').strip().splitlines()

@@ -17,6 +17,7 @@ from composer_memprof.plan.forking import outcome_of
 from composer_memprof.plan.search import Largest, largest_microbatch
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.simulated_gpu.this_process import figures
+from composer_memprof.simulation.verdict import fits, torch_version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,10 @@ class Plan:
         outside: allowances for what lies outside of torch's allocator, by what they are for.
         ranks: how many processes the simulated one stands among.
         ranks_per_node: of these.
+        torch: the version whose allocator ran.
         outcome: of the config as it is; without the limit of the device's memory if it did not fit.
-        fits: whether it fits.
+        fits: whether it fits; None if it did not run.
+        verdict: one of those in :mod:`composer_memprof.simulation.verdict`.
         out_of_memory: torch's message if it does not.
         largest_microbatch: that fits, and what else limits it; None if it was not searched.
         changes: each with its own trial.
@@ -68,8 +71,10 @@ class Plan:
     outside: dict[str, int]
     ranks: int
     ranks_per_node: int
+    torch: str
     outcome: Outcome
-    fits: bool
+    fits: Optional[bool]
+    verdict: str
     out_of_memory: str
     largest_microbatch: Optional[Largest]
     changes: list[Row]
@@ -77,13 +82,25 @@ class Plan:
     not_tried: list[str]
     grid: list[Row]
 
+    @property
+    def available(self) -> int:
+        """What torch's allocator can have of the device, in bytes."""
+        return _available(self.total, self.outside)
+
     def as_dict(self) -> dict[str, Any]:
-        """As ``--json`` prints it: with ``fits`` for each outcome."""
+        """As ``--json`` prints it: with ``fits`` and ``verdict`` for each outcome."""
         values = dataclasses.asdict(self)
-        together = [values['combination']] if self.combination is not None else []
-        for row in (*values['changes'], *together, *values['grid']):
-            row['outcome']['fits'] = not row['outcome']['error'] and not row['outcome']['out_of_memory']
+        together = [self.combination] if self.combination is not None else []
+        values_together = [values['combination']] if together else []
+        rows = (*self.changes, *together, *self.grid)
+        for row, into in zip(rows, (*values['changes'], *values_together, *values['grid']), strict=True):
+            verdict = row.outcome.verdict(self.available)
+            into['outcome'] |= {'fits': fits(verdict), 'verdict': verdict}
         return values
+
+
+def _available(total: int, outside: Mapping[str, int]) -> int:
+    return total - sum(outside.values())
 
 
 def plan(
@@ -142,12 +159,15 @@ def plan(
         for overrides in variations
         if overrides
     ]
+    verdict = real.verdict(_available(device['total'], device['outside']))
     return Plan(
         **device,
         ranks=base.ranks,
         ranks_per_node=base.ranks // base.nodes,
+        torch=torch_version(),
         outcome=outcome,
-        fits=real.fits,
+        fits=fits(verdict),
+        verdict=verdict,
         out_of_memory=real.out_of_memory,
         largest_microbatch=largest,
         changes=rows,
@@ -198,6 +218,8 @@ class _Trials:
         if found.out_of_memory:
             unlimited = outcome_of(self._config, replace(trial, without_limit=True))
             found = replace(unlimited, out_of_memory=found.out_of_memory)
+        if found.limited_by_batch and 'device_train_microbatch_size=' in name:  # these figures are of another size
+            found = Outcome(error=found.limited_by_batch)
         base = self._outcome
         costs = costs_of(base, found)
         words = [] if found.error else costs_in_words(costs, base)

@@ -68,11 +68,12 @@ def run_trial(config: str, trial: Trial) -> Outcome:
     return run.outcome(time.monotonic() - began)
 
 
-def _microbatch(state: State) -> int:
-    """Samples in a microbatch of the batch that is there."""
+def _microbatch(state: State) -> tuple[int, int]:
+    """Samples in a microbatch of the batch that is there, and as many as the config asks for."""
     samples = max((len(tensor) for tensor in tensors_in(state.batch) if tensor.dim()), default=0)
     size: Any = state.device_train_microbatch_size
-    return min(int(size), samples) if size else samples
+    asked = int(size) if size else samples
+    return min(asked, samples), asked
 
 
 def _drop_outputs(state: State) -> None:
@@ -127,7 +128,7 @@ class _Run(Callback):
         self._observer = StepObserver()
         self._observer.follow_steps()
         self._flops: Optional[FlopsRecorder] = None
-        self._microbatch = 0
+        self._microbatch = self._asked_microbatch = 0
         self._blocks = ''
         self._repeated: dict[str, int] = {}
         self._says_what_to_checkpoint = False
@@ -165,7 +166,7 @@ class _Run(Callback):
         self._one_unit = unit_of_all_blocks(state.model, self._blocks)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        self._microbatch = _microbatch(state)
+        self._microbatch, self._asked_microbatch = _microbatch(state)
         self._sent_before = traffic.sent()
         if self._trial.counts_flops and state.timestamp.batch == _BATCHES - 1:
             self._flops = FlopsRecorder(state.model)
@@ -203,6 +204,7 @@ class _Run(Callback):
             batch=None if peak is None else peak.batch,
             phase='' if peak is None else peak.phase,
             microbatch=self._microbatch,
+            asked_microbatch=self._asked_microbatch,
             precision=self._precision,
             blocks=self._blocks,
             says_what_to_checkpoint=self._says_what_to_checkpoint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 from composer_memprof.plan.trial import Outcome, Trial
 
@@ -20,10 +20,12 @@ class Largest:
     Attributes:
         samples: in the largest microbatch of one rank that was found to fit; 0 if not even one sample does.
         limit: what keeps larger ones from running if it is not the memory, in one line; else ``''``.
+        next_tried: the smallest of those tried that does not run; None if it was ``limit`` that ended the search.
     """
 
     samples: int
     limit: str
+    next_tried: Optional[int] = None
 
 
 def largest_microbatch(
@@ -65,4 +67,4 @@ def largest_microbatch(
     while high - low > max(1, low // 16):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return Largest(low, limits[high])
+    return Largest(low, limits[high], high if high <= most else None)

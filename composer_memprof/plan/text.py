@@ -13,6 +13,7 @@ from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.plan.planning import Plan, Row
 from composer_memprof.plan.trial import Outcome, Share
 from composer_memprof.simulated_gpu.outside import in_words
+from composer_memprof.simulation.verdict import NOT_SEEN, margin
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
 #: Most categories and modules that are shown, and their smallest share of the peak.
@@ -46,12 +47,8 @@ def plan_text(plan: Plan) -> RenderableType:
 def _verdict(plan: Plan) -> str:
     where = f'simulated {plan.gpu}' + (f', one of {plan.ranks} ranks' if plan.ranks > 1 else '')
     if plan.outcome.error:
-        return f'{where}: the config does not run'
-    available = plan.total - sum(plan.outside.values())
-    needs = f'Needs {human_bytes(plan.outcome.reserved)} of {human_bytes(available)}'
-    if plan.fits:
-        return f'{where}: fits. {needs}'
-    return f'{where}: does not fit. {needs}'
+        return f'{where}: {plan.verdict}: the config does not run'
+    return f'{where}: {plan.verdict}. Needs {human_bytes(plan.outcome.reserved)} of {human_bytes(plan.available)}'
 
 
 def _facts(plan: Plan) -> Iterator[str]:
@@ -63,12 +60,17 @@ def _facts(plan: Plan) -> Iterator[str]:
     largest = plan.largest_microbatch
     if largest is not None:
         limit = f', limited by {printable(largest.limit)}' if largest.limit else ''
-        yield (
-            f'the largest microbatch that fits: {_count(largest.samples)}{limit}'
-            if largest.samples
-            else 'no microbatch fits, not even of one sample'
-        )
+        if not largest.samples:
+            yield 'no microbatch fits, not even of one sample'
+        elif largest.next_tried is None or largest.next_tried == largest.samples + 1:
+            yield f'the largest microbatch that fits: {_count(largest.samples)}{limit}'
+        else:
+            above = f'{largest.next_tried} {"does not run" if limit else "does not fit"}'
+            yield f'the largest microbatch that fits of those tried: {_count(largest.samples)}{limit}; {above}'
     yield f"allowed for outside of torch's allocator: {in_words(plan.outside)}"
+    yield margin(plan.torch)
+    if outcome.limited_by_batch:
+        yield f'warning: {outcome.limited_by_batch}'
     if outcome.all_sent:
         yield _sent(outcome)
     if outcome.host_model:
@@ -112,7 +114,7 @@ def _table(rows: Sequence[Row], first: str) -> Table:
     table.add_column('cost', overflow='fold')
     for row in rows:
         if row.outcome.error:
-            table.add_row(printable(row.name), '', '', '', 'no', 'does not run')
+            table.add_row(printable(row.name), '', '', '', '', NOT_SEEN)
             continue
         table.add_row(
             printable(row.name),
@@ -134,7 +136,7 @@ def _how(rows: Sequence[Row]) -> Iterator[RenderableType]:
 def _errors(rows: Sequence[Row]) -> Iterator[RenderableType]:
     failed = [row for row in rows if row.outcome.error]
     if failed:
-        yield from (Text(), Text('What does not run', style='bold'))
+        yield from (Text(), Text('What was not seen', style='bold'))
     for row in failed:
         yield _Indented(printable(f'{row.name}: {row.outcome.error}'))
 

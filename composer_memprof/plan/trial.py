@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional
 
+from composer_memprof.simulation.verdict import DOES_NOT_FIT, NOT_SEEN, verdict_of
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -63,6 +65,7 @@ class Outcome:
         batch: in which the peak is.
         phase: in which the peak is.
         microbatch: samples in a microbatch of one rank.
+        asked_microbatch: as the config has it; larger than ``microbatch`` where a batch has fewer samples.
         precision: of the Trainer, such as ``amp_bf16``.
         blocks: class of the repeated modules that hold most of the parameters; ``''`` if there is none.
         says_what_to_checkpoint: whether the model tells Composer which modules to checkpoint.
@@ -74,6 +77,7 @@ class Outcome:
         sent_between_nodes: the part of it within groups of ranks that are on several nodes.
         host_model: the model's memory on the host while it is built.
         seconds: that the trial took.
+        timed_out: whether it was ended for that.
     """
 
     error: str = ''
@@ -87,6 +91,7 @@ class Outcome:
     batch: Optional[int] = None
     phase: str = ''
     microbatch: int = 0
+    asked_microbatch: int = 0
     precision: str = ''
     blocks: str = ''
     says_what_to_checkpoint: bool = False
@@ -98,10 +103,28 @@ class Outcome:
     sent_between_nodes: int = 0
     host_model: int = 0
     seconds: float = 0.0
+    timed_out: bool = False
 
     @property
     def fits(self) -> bool:
         return not self.error and not self.out_of_memory
+
+    @property
+    def limited_by_batch(self) -> str:
+        """That a batch has fewer samples than the microbatch that was asked for, in a clause; else ``''``."""
+        if self.asked_microbatch <= self.microbatch:
+            return ''
+        return f'the microbatch is limited to {self.microbatch} samples by the batch; set a larger batch_size'
+
+    def verdict(self, available: int) -> str:
+        """One of those in :mod:`composer_memprof.simulation.verdict`.
+
+        Args:
+            available: bytes that torch's allocator can have.
+        """
+        if self.error:
+            return NOT_SEEN
+        return DOES_NOT_FIT if self.out_of_memory else verdict_of(self.reserved, available)
 
     @property
     def step_flops(self) -> Optional[int]:

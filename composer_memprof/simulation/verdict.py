@@ -40,4 +40,4 @@ def torch_version() -> str:
 
 def margin(torch: str) -> str:
     """How far the figures of another torch may differ, in a sentence."""
-    return f'Simulated with torch {torch}; other versions have reserved up to 4 % more or less'
+    return f'torch {torch} was simulated; other versions have reserved up to 4 % more or less'

@@ -207,7 +207,8 @@ def test_the_text_warns_of_one_unit_and_shows_costs_errors_and_what_to_write() -
     broken = replace(saved, name='worse', outcome=Outcome(error='ValueError: no'))
     together = replace(saved, name='less + worse')
     made = Plan(
-        gpu='t4', total=16 << 30, outside={}, ranks=16, ranks_per_node=8, outcome=outcome, fits=False,
+        gpu='t4', total=16 << 30, outside={}, ranks=16, ranks_per_node=8, torch='2.7.0', outcome=outcome, fits=False,
+        verdict='does not fit',
         out_of_memory='CUDA out of memory', largest_microbatch=Largest(0, ''), changes=[saved, broken],
         combination=together, not_tried=['HSDP: not offered'], grid=[],
     )  # fmt: skip
@@ -252,7 +253,7 @@ def test_a_mistake_in_the_config_or_in_an_option_is_one_line() -> None:
 
 def test_a_config_that_does_not_run_says_why(tmp_path: Path) -> None:
     ran = plan_on_a_server('quickstart', 'precision=fp8_from_mars')
-    assert ran.returncode == 1 and 'the config does not run' in ran.stdout and 'fp8_from_mars' in ran.stdout
+    assert ran.returncode == 1 and 'not seen: the config does not run' in ran.stdout and 'fp8_from_mars' in ran.stdout
 
 
 @pytest.mark.parametrize('limit', [0, 1, 5, 8, 100, 4097])
@@ -271,7 +272,8 @@ def test_the_search_finds_the_largest_microbatch_that_fits(limit: int) -> None:
     assert limit < 8 or largest_microbatch({'train_loader': {'batch_size': 8}}, Trial(), 8, run, True) == found
     assert 8 not in tried, 'what is known to fit is not tried again'
     in_batch = largest_microbatch({'train_loader': {}}, Trial(), 8, run)
-    assert in_batch == Largest(min(limit, 8), "the loader's batch" if limit >= 8 else '')
+    wanted = (min(limit, 8), "the loader's batch" if limit >= 8 else '', None if limit >= 8 else limit + 1)
+    assert (in_batch.samples, in_batch.limit, in_batch.next_tried) == wanted
 
 
 def test_what_ends_the_search_is_told_if_it_is_not_the_memory() -> None:
@@ -283,7 +285,16 @@ def test_what_ends_the_search_is_told_if_it_is_not_the_memory() -> None:
     by_data = largest_microbatch(loader, Trial(), 8, run)
     assert by_data.limit == 'the data' and 938 <= by_data.samples <= 1000
     by_error = largest_microbatch(loader, Trial(), 8, lambda trial: Outcome(error='ValueError: no'))
-    assert by_error == Largest(0, 'ValueError: no')
+    assert (by_error.samples, by_error.limit) == (0, 'ValueError: no')
+
+
+def test_a_variation_that_the_batch_limits_has_no_figures_of_another_size() -> None:
+    small = ('quickstart', *SMALL, '--gpu', 't4', 'train_loader.batch_size=8')
+    found = plan_of(*small, '--vary', 'device_train_microbatch_size=4,16')
+    fitting, limited = (row['outcome'] for row in found['grid'])
+    assert (fitting['fits'], fitting['verdict']) == (True, 'fits')
+    assert (limited['fits'], limited['verdict'], limited['allocated']) == (None, 'not seen', 0)
+    assert limited['error'] == 'the microbatch is limited to 8 samples by the batch; set a larger batch_size'
 
 
 def test_a_loader_without_a_batch_ends_its_trial_and_limits_the_search() -> None:

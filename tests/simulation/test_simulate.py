@@ -79,7 +79,7 @@ def test_a_script_that_does_not_end_meets_the_time_limit() -> None:
 
 def test_a_command_without_a_gpu_keeps_its_output_and_its_exit_code() -> None:
     ran = simulate('--', 'python', '-c', 'print("hello"); raise SystemExit(7)', fresh=True)
-    assert ran.stdout.splitlines() == ['hello', 'simulated h100-80gb: the command used no GPU memory']
+    assert ran.stdout.splitlines() == ['hello', 'simulated h100-80gb: not seen: the command failed with exit code 7']
     assert ran.returncode == 7 and not Path('simulated').exists()
 
 
@@ -271,7 +271,7 @@ def test_a_process_that_is_killed_is_told() -> None:
     shown = simulate('--', 'python', 'train.py', fresh=True)
     words = ' '.join(shown.stdout.split())
     assert words.startswith(
-        '1000 simulated h100-80gb: the command was killed (signal 9), most likely because host memory'
+        '1000 simulated h100-80gb: not seen: the command was killed (signal 9), most likely because host memory'
     )
     assert shown.returncode == 137 and not Path('simulated').exists()
 

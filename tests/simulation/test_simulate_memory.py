@@ -89,7 +89,7 @@ def test_a_second_run_finds_how_much_a_run_needs_that_does_not_fit() -> None:
     sizes = [human_bytes(enough[name]) for name in ('allocated', 'reserved')]
     assert f'module 1.1 It needs {sizes[0]} allocated, {sizes[1]} reserved; ' in words
     assert 'more than this GPU has for it' in words and 'memory ran out; the command runs a second time' in shown.stderr
-    assert shown.stderr.count('OutOfMemoryError') == 1 and shown.returncode == 1
+    assert shown.stderr.count('OutOfMemoryError') == 1 and shown.returncode == 3
     assert Path('runs.txt').read_text() == 'once ' * 3
     assert len(list(Path('mine').iterdir())) == 4, 'the second run leaves nothing'
 
@@ -126,9 +126,10 @@ def test_the_largest_number_in_a_command_that_fits_is_searched() -> None:
 def test_a_search_says_what_ended_it_if_it_is_not_the_memory() -> None:
     Path('train.py').write_text(BATCHES)
     refused = simulate('--gpu', 't4', '--largest', '2', '--', 'python', 'train.py', '--batch={}', '1')
-    (verdict, limit, _, *table) = refused.stdout.splitlines()
-    assert verdict == 'simulated t4: the largest number that fits is 1'
-    assert limit == 'with 2 the command fails: too large a batch'
+    (verdict, _, *table) = refused.stdout.replace('reason:\n', 'reason: ').splitlines()
+    assert verdict == (
+        'simulated t4: the largest that fits of those tried is 1; 2 fails for another reason: too large a batch'
+    )
     assert [line.split()[-1] for line in table[:2]] == ['yes', 'fails']
     assert refused.returncode == 0
     none = simulate('--memory', '700MB', '--largest', '1', '--', 'python', 'train.py', '--batch={}', '1')
