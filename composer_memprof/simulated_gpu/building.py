@@ -1,4 +1,4 @@
-"""Builds the simulated CUDA runtime, once for each torch, into a cache folder."""
+"""Builds the simulated CUDA runtime, once for each torch and set of packages, into a cache folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
+
+from composer_memprof.simulated_gpu.needed_symbols import needed_symbols
 
 _COMPILER = 'cc'
 _ZIGLANG = ('-m', 'ziglang', 'cc', '-target', 'x86_64-linux-gnu.2.17')
@@ -34,6 +36,7 @@ _NOT_SUPPORTED = {
     'cuda': 801,
     'cupti': 15,
     'nccl': 5,
+    'nvml': 3,
     'cu': 801,
 }
 #: CUPTI has nothing to trace; torch's profiler then goes on without it.
@@ -65,9 +68,10 @@ def library() -> Path:
     if importlib.util.find_spec('wrapt') is None:
         raise CannotSimulateError("wrapt is not installed: pip install 'composer_memprof[simulate]'")
     try:
-        folder = _cache() / _key()
+        needed = _symbols_needed()
+        folder = _cache() / _key(needed)
         if not (folder / LIBRARY).exists():
-            _build(folder)
+            _build(folder, needed)
     except (OSError, RuntimeError) as error:
         raise CannotSimulateError(f'the simulated CUDA runtime cannot be built in the cache: {error}') from error
     return folder / LIBRARY
@@ -82,13 +86,14 @@ def _cache() -> Path:
     return home / 'composer_memprof' / 'simulated_gpu'
 
 
-def _key() -> str:
-    """Tells apart what the library is made of: the sources and torch's build."""
+def _key(needed: set[str]) -> str:
+    """Tells apart what the library is made of: the sources, torch's build, and the names that are needed of it."""
     torch = _torch()
     digest = hashlib.sha256(f'{metadata.version("torch")} {torch}'.encode())
     for path in sorted(_SOURCES.iterdir()):
         digest.update(path.read_bytes())
     digest.update(Path(__file__).read_bytes())
+    digest.update(' '.join(sorted(needed)).encode())
     return f'torch{metadata.version("torch")}-{digest.hexdigest()[:16]}'
 
 
@@ -105,7 +110,7 @@ def _torch() -> Path:
     return folder
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, needed: set[str]) -> None:
     headers = _headers()
     sources = sorted(_SOURCES.glob('*.c'))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +118,7 @@ def _build(folder: Path) -> None:
         built = Path(temporary) / 'built'
         built.mkdir()
         stubs = Path(temporary) / 'not_simulated.c'
-        stubs.write_text(_stubs(_symbols_needed()))
+        stubs.write_text(_stubs(needed))
         _compile([*sources, stubs], headers, built / LIBRARY, Path(temporary))
         for name in _OTHER_NAMES:
             (built / name).symlink_to(LIBRARY)
@@ -202,10 +207,16 @@ def _text(path: Path) -> str:
 
 
 def _symbols_needed() -> set[str]:
-    """The names of CUDA's functions that torch's libraries call."""
-    libraries = (_torch() / 'lib').glob('lib*.so')
-    names = set().union(*map(_symbols_of_others, libraries))
-    return {name for name in names if _library_of(name) is not None and not name.startswith(_LEFT_TO_THE_LIBRARIES)}
+    """The names of CUDA's functions that the installed packages' libraries call."""
+    try:
+        version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+        return needed_symbols(_torch() / 'lib', _cache() / f'symbols-{version}', _is_simulated)
+    except ImportError:
+        raise CannotSimulateError("pyelftools is not installed: pip install 'composer_memprof[simulate]'") from None
+
+
+def _is_simulated(name: str) -> bool:
+    return _library_of(name) is not None and not name.startswith(_LEFT_TO_THE_LIBRARIES)
 
 
 def _library_of(name: str) -> Optional[str]:
@@ -215,20 +226,6 @@ def _library_of(name: str) -> Optional[str]:
         if rest != name and rest[:1].isupper():
             return prefix
     return None
-
-
-def _symbols_of_others(library: Path) -> set[str]:
-    """The names that a library needs and does not define."""
-    try:
-        from elftools.elf.elffile import ELFFile
-    except ImportError:
-        raise CannotSimulateError("pyelftools is not installed: pip install 'composer_memprof[simulate]'") from None
-
-    with library.open('rb') as file:
-        table: Any = ELFFile(file).get_section_by_name('.dynsym')
-        if table is None:
-            return set()
-        return {symbol.name for symbol in table.iter_symbols() if symbol['st_shndx'] == 'SHN_UNDEF'}
 
 
 def _stubs(names: Iterable[str]) -> str:

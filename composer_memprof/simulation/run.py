@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,7 +21,7 @@ from composer_memprof.artifacts.writing.temporary_folders import temporary_folde
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
-from composer_memprof.simulated_gpu.launchers import unwrapped
+from composer_memprof.simulated_gpu.launchers.unwrapping import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
 from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
@@ -45,6 +45,7 @@ class Simulation:
         rank: which of them it is.
         ranks_per_node: Default: 8, or ``ranks`` if they are fewer.
         devices: of the machine. Default: one for each rank of a node.
+        variables: what the launcher adds to the environment.
         steps: optimizer steps until the command is ended; 0 lets it go on.
         with_evaluation: also wait for one evaluation and one checkpoint.
         time_limit: seconds until it is ended; 0 for none.
@@ -60,6 +61,7 @@ class Simulation:
     time_limit: float = 0
     kept: float = 1.0
     devices: Optional[int] = None
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def outside(self) -> Outside:
@@ -224,7 +226,12 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
     Raises:
         ValueError: if it is a launcher that is not known, or the numbers of ranks do not go together.
     """
-    launch = unwrapped(python_of(command), rank=what.rank, ranks_per_node=what.ranks_per_node)
+    launch = unwrapped(
+        python_of(command),
+        rank=what.rank,
+        ranks_per_node=what.ranks_per_node or what.devices,
+        machine=lambda devices: environment_with(what.device, devices=devices),
+    )
     per_node = what.ranks_per_node or launch.ranks_per_node
     ranks = what.ranks or launch.ranks
     if ranks is not None:
@@ -232,7 +239,8 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
         on_node = int(simulated_ranks.environment(ranks, what.rank, per_node)['LOCAL_WORLD_SIZE'])
         if what.devices is not None and what.devices < on_node:
             raise ValueError(f'--devices={what.devices} must be at least the ranks of a node, {on_node}')
-    return launch.command, dataclasses.replace(what, ranks=ranks, ranks_per_node=per_node)
+    launched = dataclasses.replace(what, ranks=ranks, ranks_per_node=per_node, variables=launch.variables)
+    return launch.command, launched
 
 
 def hidden_gpu() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_memprof.simulated_gpu.launchers import Launch, NotUnwrappedError, unwrapped
+from composer_memprof.simulated_gpu.launchers.unwrapping import Launch, NotUnwrappedError, unwrapped
 
 
 def command(line: str) -> list[str]:
@@ -26,6 +26,9 @@ def command(line: str) -> list[str]:
         ('torchrun --standalone --nproc-per-node=gpu train.py', 'PYTHON -u train.py', 8, 8),
         ('torchrun --nproc-per-node auto --nnodes 1:4 -m my.train', 'PYTHON -u -m my.train', 32, 8),
         ('torchrun --nproc-per-node 2 --no-python bash run.sh', 'bash run.sh', 2, 2),
+        ('torchrun --nnodes 2 --node-rank 1 --nproc-per-node 4 train.py', 'PYTHON -u train.py', 8, 4),
+        ('PYTHON -m torch.distributed.launch --use-env --nproc-per-node 2 a.py b', 'PYTHON -u a.py b', 2, 2),
+        ('PYTHON -m torch.distributed.launch --nproc-per-node 2 a.py b', 'PYTHON -u a.py --local-rank=0 b', 2, 2),
         ('PYTHON -X dev -m torch.distributed.run train.py a', 'PYTHON -X dev -u train.py a', 1, 1),
     ],
 )
@@ -40,11 +43,11 @@ def test_a_launchers_command_becomes_that_of_one_rank(line: str, wanted: str, ra
     'line', ['PYTHON train.py -n 4', 'PYTHON -m my.train', './run.sh torchrun', 'PYTHON -c print()']
 )
 def test_another_command_stays_as_it_is(line: str) -> None:
-    assert unwrapped(command(line)) == Launch(command(line), None, None)
+    assert unwrapped(command(line)) == Launch(command(line))
 
 
 def test_a_launcher_that_is_told_no_number_starts_as_many_as_the_node_has() -> None:
-    assert unwrapped(['torchrun', '--nproc-per-node=gpu', 'train.py'], ranks_per_node=4)[1:] == (4, 4)
+    assert unwrapped(['torchrun', '--nproc-per-node=gpu', 'train.py'], ranks_per_node=4).ranks == 4
 
 
 def test_composers_arguments_are_expanded_for_the_rank() -> None:
@@ -55,8 +58,7 @@ def test_composers_arguments_are_expanded_for_the_rank() -> None:
 @pytest.mark.parametrize(
     ('line', 'reason'),
     [
-        ('accelerate launch train.py', 'accelerate is not simulated: leave it out'),
-        ('PYTHON -m torch.distributed.launch train.py', 'torch.distributed.launch is not simulated'),
+        ('mpirun -n 4 python train.py', 'mpirun is not simulated: leave it out'),
         ('torchrun --nproc-per-node many train.py', "--nproc-per-node='many' must be a number"),
         ('composer -n 8 --world_size 12 train.py', 'ranks=12 must be a multiple of ranks_per_node=8'),
     ],
