@@ -11,6 +11,7 @@ import types
 import wrapt
 
 from composer_memprof.simulated_gpu import composer_values, operators, ranks
+from composer_memprof.simulated_gpu.ranks import own_launches
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
 
 
@@ -22,14 +23,19 @@ def prepare() -> None:
     wrapt.when_imported('torch')(operators.install)
     composer_values.install()
     wrapt.when_imported('torch')(_check_preloaded)
-    if ranks.simulated_ranks() is not None:
-        wrapt.when_imported('torch.distributed')(_stand_for_one_rank)
+    follow = _follow_own_launches if ranks.simulated_ranks() is None else _stand_for_one_rank
+    wrapt.when_imported('torch.distributed')(follow)
 
 
 def _check_preloaded(torch: types.ModuleType) -> None:
     """Say that the script took the runtime away: torch then finds no GPU."""
     if not hasattr(ctypes.CDLL(None), 'simulated_gpu_assumed'):
         print('simulated GPU: it is not preloaded in this process, which has changed LD_PRELOAD', file=sys.stderr)
+
+
+def _follow_own_launches(module: types.ModuleType) -> None:
+    del module  # unused
+    own_launches.install()
 
 
 def _stand_for_one_rank(module: types.ModuleType) -> None:

@@ -146,6 +146,7 @@ def _environment(what: Simulation) -> dict[str, str]:
     return {
         **environment,
         **quiet,
+        **what.variables,
         **launched,
         AT_START_VARIABLE: 'composer_memprof.simulation.process.at_start:prepare',
     }
