@@ -8,6 +8,9 @@ PAGES := tests/pages
 # mosaicml's pins forbid a newer torch, but it imports and trains with this one.
 NEWEST_TORCH ?= torch==2.15.0 torchvision==0.29.2
 NEWEST_VENV := .venv-newest-torch
+# Commands that need no Composer take any torch from 2.6 on.
+ANY_TORCH ?= torch
+WITHOUT_COMPOSER := .venv-no-composer
 FOUNDRY ?= llm-foundry==0.22.0
 FOUNDRY_VENV := .venv-llm-foundry
 # No package of LLM Foundry has its YAMLs. A file does too.
@@ -16,7 +19,7 @@ MPT_YAML ?= https://raw.githubusercontent.com/mosaicml/llm-foundry/v0.22.0/scrip
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu test-newest-torch test-llm-foundry bench accuracy mpt lint docs clean
+.PHONY: help run test test-dist test-gpu test-newest-torch test-no-composer test-llm-foundry bench accuracy mpt lint docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +40,11 @@ test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 
 test-newest-torch: $(NEWEST_VENV)/.installed-dev  ## all tests on the newest torch that mosaicml imports with, in an environment of its own
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(NEWEST_VENV)/bin/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+test-no-composer: $(WITHOUT_COMPOSER)/.installed-dev  ## the commands that need no Composer, without it and on the newest torch, in an environment of its own
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(WITHOUT_COMPOSER)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
+		tests/project/test_without_composer.py tests/simulated_gpu/test_third_party_libraries.py \
+		$(addprefix tests/simulation/,test_verdict.py test_versus.py test_simulate_memory.py) $(ARGS)
 
 # What composer_memprof[all] must not move, and the tests that need what LLM Foundry brings: wandb, MLflow, Databricks.
 test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all extras, and the tests of loggers and stores, in an environment of its own
@@ -64,7 +72,7 @@ docs: $(VENV)/.installed-dev  ## the guide and the API reference as one site wit
 	@echo 'open in a browser: build/docs/index.html'
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(WITHOUT_COMPOSER) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.
@@ -102,6 +110,15 @@ $(NEWEST_VENV)/.installed-dev: setup.cfg Makefile
 	@printf '%s\n' $(NEWEST_TORCH) > $(NEWEST_VENV)/overrides.txt
 	@$(NEWEST_VENV)/bin/uv pip install --quiet --python $(NEWEST_VENV)/bin/python \
 		--overrides $(NEWEST_VENV)/overrides.txt -e '.[dev]'
+	@touch $@
+
+$(WITHOUT_COMPOSER)/.installed-dev: setup.cfg Makefile
+	@echo 'installing composer_memprof and its tests with $(ANY_TORCH) and without Composer into $(WITHOUT_COMPOSER) (once; about 5 GB)'
+	$(PYTHON) -m venv $(WITHOUT_COMPOSER)
+	@$(WITHOUT_COMPOSER)/bin/python -m pip install --quiet uv
+	@printf '%s\n' "mosaicml; python_version < '3'" $(ANY_TORCH) > $(WITHOUT_COMPOSER)/overrides.txt
+	@$(WITHOUT_COMPOSER)/bin/uv pip install --quiet --python $(WITHOUT_COMPOSER)/bin/python \
+		--overrides $(WITHOUT_COMPOSER)/overrides.txt -e '.[simulate]' pytest pytest-xdist
 	@touch $@
 
 $(FOUNDRY_VENV)/.installed: setup.cfg Makefile

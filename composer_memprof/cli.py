@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from composer_memprof import __version__
@@ -11,6 +13,7 @@ from composer_memprof.commands.run_report import report, watch
 from composer_memprof.commands.simulating import plan, simulate
 from composer_memprof.commands.snapshots import diff, inspect
 from composer_memprof.commands.training import train
+from composer_memprof.terminal import say
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -47,7 +50,13 @@ app.command()(plan)
 
 
 def main() -> None:
-    app(prog_name='composer-memprof')
+    try:
+        app(prog_name='composer-memprof')
+    except ModuleNotFoundError as error:
+        if error.name != 'composer':
+            raise
+        say('this command needs Composer, which is not installed: pip install mosaicml')
+        sys.exit(1)
 
 
 if __name__ == '__main__':

@@ -41,6 +41,9 @@ def simulate(
     find_need: bool = typer.Option(
         False, help='if memory runs out, run COMMAND a second time, on more memory, to see how much it needs'
     ),
+    versus: Optional[Path] = typer.Option(
+        None, help='compare with a memory snapshot of the command on a real GPU', metavar='SNAPSHOT.pickle'
+    ),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
     largest: Optional[int] = typer.Option(
         None, min=1, help='search the largest number up to this one that fits in the place of {} in COMMAND'
@@ -66,12 +69,25 @@ def simulate(
     from composer_memprof.simulation.need import simulate_and_find_need
     from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
     from composer_memprof.simulation.run import simulate as run
-    from composer_memprof.simulation.text import next_command, simulation_text
+    from composer_memprof.simulation.text import next_command, simulation_text, versus_text
+    from composer_memprof.simulation.versus import compare, read_recording
 
     device = device_named(gpu, memory, compute_capability)
-    what = Simulation(device, ranks, rank, ranks_per_node, steps, with_evaluation, time_limit, kept, devices)
+    what = Simulation(
+        device,
+        ranks,
+        rank,
+        ranks_per_node,
+        steps,
+        with_evaluation,
+        time_limit,
+        kept,
+        devices,
+        keeps_recording=versus is not None,
+    )
     try:
         words, what = as_one_rank(command, what)
+        recording = None if versus is None else read_recording(versus)
     except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None
@@ -83,8 +99,8 @@ def simulate(
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         say(f'--folder={str(folder)!r} must be a new or an empty folder')
         raise typer.Exit(2)
-    if folder is not None and largest is not None:
-        say('--largest records nothing, so that it takes no --folder')
+    if largest is not None and (folder is not None or versus is not None):
+        say('--largest records nothing, so that it takes no --folder and no --versus')
         raise typer.Exit(2)
     try:
         if largest is not None:
@@ -101,10 +117,17 @@ def simulate(
     except OSError as error:
         say(f'{words[0]!r} cannot be started: {error.strerror or error}')
         raise typer.Exit(127) from None
+    simulated = next((process.snapshot for process in result.processes if process.snapshot), None)
+    compared = None if recording is None or simulated is None else compare(recording, Path(simulated))
     if as_json:
-        typer.echo(json.dumps(result.as_dict()))
+        more = {} if recording is None else {'versus': compared and dataclasses.asdict(compared)}
+        typer.echo(json.dumps({**result.as_dict(), **more}))
     else:
         show(simulation_text(result))
+        if compared is not None:
+            show(versus_text(compared))
+        elif recording is not None:
+            say('--versus: the simulated run left no recording to compare')
         if next_command(result):
             typer.echo(f'Next, try: {next_command(result)}')
     if result.timed_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
+from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.outside import outside_of
@@ -50,6 +52,10 @@ def planning_process(
         ValueError: if the ranks do not fill their nodes.
     """
     simulated_ranks.environment(ranks, ranks_per_node=ranks_per_node)
+    if importlib.util.find_spec('composer') is None:
+        raise CannotSimulateError(
+            'a plan trains with Composer, which is not installed: pip install mosaicml. simulate needs none'
+        )
     outside = outside_of(device, ranks)
     environment = environment_with(device, devices=ranks_per_node or min(2 * ranks, 8), outside=outside.bytes)
     # These messages help nobody here.

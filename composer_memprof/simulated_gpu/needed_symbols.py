@@ -78,7 +78,8 @@ def _symbols(library: Path, is_wanted: Callable[[str], bool]) -> _Symbols:
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
-    needed, defined = [], []
+    needed: list[str] = []
+    defined: list[str] = []
     with library.open('rb') as file, contextlib.suppress(ELFError):
         elf = ELFFile(file)
         symbols: Optional[Any] = elf.get_section_by_name('.dynsym')

@@ -55,11 +55,12 @@ class StepObserver:
         self._history.cancel()
         self._history.start()
 
-    def _step_aside(self) -> None:
+    def _step_aside(self) -> bool:
         """Leave the history to the script, whose own snapshots then begin where its own recording does."""
         if self.is_alone:
             self.is_alone = False
             self._history.cancel()
+        return True
 
     def follow_steps(self) -> None:
         """See each step of each optimizer, from now to the end of the process."""

@@ -25,6 +25,7 @@ class Asked:
         steps: of the first optimizer; before the next one the process ends. 0 for all of them.
         with_evaluation: also wait for an evaluation and a checkpoint.
         deadline: when the process is ended, in seconds since 1970; 0 for never.
+        keeps_recording: whether the script's own recording gives way to that of the simulation.
     """
 
     peaks: Path
@@ -32,6 +33,7 @@ class Asked:
     steps: int
     with_evaluation: bool
     deadline: float
+    keeps_recording: bool
 
     def as_environment(self) -> dict[str, str]:
         """The variable that tells it to a process."""

@@ -46,6 +46,7 @@ class Simulation:
         ranks_per_node: Default: 8, or ``ranks`` if they are fewer.
         devices: of the machine. Default: one for each rank of a node.
         variables: what the launcher adds to the environment.
+        keeps_recording: record also where the script records the memory's history itself, in its place.
         steps: optimizer steps until the command is ended; 0 lets it go on.
         with_evaluation: also wait for one evaluation and one checkpoint.
         time_limit: seconds until it is ended; 0 for none.
@@ -62,6 +63,7 @@ class Simulation:
     kept: float = 1.0
     devices: Optional[int] = None
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    keeps_recording: bool = False
 
     @property
     def outside(self) -> Outside:
@@ -104,7 +106,9 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
         deadline = time.time() + what.time_limit if what.time_limit else 0
         absolute = None if folder is None else folder.absolute()
-        environment |= Asked(temporary, absolute, what.steps, what.with_evaluation, deadline).as_environment()
+        environment |= Asked(
+            temporary, absolute, what.steps, what.with_evaluation, deadline, what.keeps_recording
+        ).as_environment()
         try:
             code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
         finally:

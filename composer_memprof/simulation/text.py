@@ -17,6 +17,7 @@ from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.result import Need, SimulationResult
 from composer_memprof.simulation.search import Search
 from composer_memprof.simulation.verdict import NOT_SEEN, margin
+from composer_memprof.simulation.versus import Event, Versus
 
 _ON_HOST = (
     "A simulated GPU's memory takes no host memory, but a model that the script builds on the host does: build it under "
@@ -65,6 +66,42 @@ def search_text(search: Search) -> RenderableType:
         Text(f"Allowed for outside of torch's allocator: {in_words(search.outside)}"),
         Text(margin(search.torch)),
     )
+
+
+def versus_text(versus: Versus) -> RenderableType:
+    """The peaks beside each other, and the first event that differs."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ('', 'simulated', 'recorded', 'error'):
+        table.add_column(name, justify='right' if name else 'left', no_wrap=True)
+    for name, simulated, recorded in (
+        ('allocated', versus.simulated_allocated, versus.allocated),
+        ('reserved', versus.simulated_reserved, versus.reserved),
+    ):
+        if simulated is not None and recorded:
+            sizes = (human_bytes(simulated), human_bytes(recorded), f'{simulated / recorded - 1:+.3%}')
+            table.add_row(name, *sizes)
+    by = f', recorded with torch {printable(versus.torch)}' if versus.torch else ''
+    return Group(
+        Text(),
+        Text(f'Against {printable(versus.recording)}{by}', style='bold'),
+        table,
+        *map(Text, _events(versus)),
+    )
+
+
+def _events(versus: Versus) -> Iterator[str]:
+    if versus.same == versus.events:
+        yield f'All {versus.events:,} allocations and frees of the recording are the same, in order'
+        return
+    yield f'The first {versus.same:,} of {versus.events:,} allocations and frees are the same'
+    if versus.real is not None:
+        yield f'Then the recording has {_in_words(versus.real)}'
+        ended = 'Then the simulation has ended; --steps 0 lets the command end by itself'
+        yield ended if versus.simulated is None else f'Then the simulation has {_in_words(versus.simulated)}'
+
+
+def _in_words(event: Event) -> str:
+    return f'{event.action} of {event.size:,} B' + (f' by {printable(event.line)}' if event.line else '')
 
 
 def _where(result: SimulationResult | Search) -> str:

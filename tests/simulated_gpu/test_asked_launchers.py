@@ -71,7 +71,7 @@ def test_accelerates_config_file_says_how_its_ranks_shard(version: str) -> None:
 @needs_accelerate
 def test_what_accelerate_does_not_take_is_said_in_its_own_words() -> None:
     for words_of_it in ('--multi_gpu --num_processes 1 train.py', '--no-such-option train.py'):
-        with pytest.raises(NotUnwrappedError, match='^accelerate: .+$'):
+        with pytest.raises(NotUnwrappedError, match=r'^accelerate: '):
             launched(f'accelerate launch {words_of_it}')
     assert launched('accelerate env').command == ['accelerate', 'env']
 

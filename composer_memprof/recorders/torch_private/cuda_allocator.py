@@ -21,13 +21,23 @@ attach_out_of_memory_observer = private('torch._C._cuda_attach_out_of_memory_obs
 call_when_started = private('torch.cuda._lazy_call', module=__name__)
 #: What :data:`record_memory_history` calls: ``(enabled, context, stacks, max_entries)``.
 _set_history = private('torch._C._cuda_record_memory_history', module=__name__)
+_dump_snapshot = private('torch.cuda.memory._dump_snapshot', module=__name__)
 
 
-def call_when_history_is_set(function: Callable[[], None]) -> None:
-    """Call ``function`` each time that anyone starts or stops the recording. It can't be undone."""
+def call_when_history_is_set(function: Callable[[], bool]) -> None:
+    """Call ``function`` each time that anyone starts or stops the recording; False refuses it. It can't be undone."""
 
     def set_history(*arguments: Any) -> Any:
-        function()
-        return _set_history(*arguments)
+        return _set_history(*arguments) if function() else None
 
     torch._C._cuda_record_memory_history = set_history  # type: ignore[assignment]
+
+
+def call_when_snapshot_is_dumped(function: Callable[[str], bool]) -> None:
+    """Call ``function`` with the file of each snapshot that a script dumps; False refuses it. It can't be undone."""
+
+    def dump(filename: Any = 'dump_snapshot.pickle', *arguments: Any, **settings: Any) -> None:
+        if function(filename):
+            _dump_snapshot(filename, *arguments, **settings)
+
+    torch.cuda.memory._dump_snapshot = dump  # type: ignore[assignment]

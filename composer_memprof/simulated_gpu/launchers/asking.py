@@ -90,8 +90,10 @@ def _until_it_starts(launch: Callable[[], Any], rank: Optional[int] = None) -> d
         started.update(torchrun=vars(given), variables=dict(os.environ))
         raise _Starts
 
-    process, subprocess.Popen = subprocess.Popen, no_process  # type: ignore[assignment, misc]
-    run, torchrun.run = torchrun.run, no_torchrun
+    process: Any = subprocess.Popen
+    run = torchrun.run
+    subprocess.Popen = no_process  # type: ignore[assignment, misc]
+    torchrun.run = no_torchrun
     try:
         launch()
     except _Starts:

@@ -138,7 +138,10 @@ def _python_beside(program: str) -> str:
 
 
 def _of_composer(python: list[str], arguments: list[str], rank: int, on_node: int) -> Launch:
-    from composer.cli.launcher import _get_parser
+    try:
+        from composer.cli.launcher import _get_parser
+    except ModuleNotFoundError:
+        raise NotUnwrappedError('composer: mosaicml is not installed: pip install mosaicml') from None
 
     parser: ArgumentParser = _get_parser()
     given: Namespace = parser.parse_args(arguments)

@@ -78,6 +78,9 @@ class ProcessObserver(StepObserver):
         if self._asked.deadline:
             threading.Thread(target=self._write_at_deadline, name='memprof-deadline', daemon=True).start()
 
+    def _step_aside(self) -> bool:
+        return False if self._asked.keeps_recording else super()._step_aside()
+
     def _memory_runs_out(self, device: int, requested: int, total: int, free: int) -> None:
         self._shortages += 1
         if self._has_phases:
@@ -183,4 +186,6 @@ def observe() -> None:
     observer = ProcessObserver(asked)
     cuda_allocator.call_when_started(observer.begin)
     observer.follow_steps()
+    if asked.keeps_recording:  # the script may write over the recording that it is compared with
+        cuda_allocator.call_when_snapshot_is_dumped(lambda file: not os.path.exists(file))
     tell_of_long_compiles()

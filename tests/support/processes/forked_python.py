@@ -16,8 +16,8 @@ import threading
 import weakref
 from typing import Any
 
-from composer_memprof.simulated_gpu.child import AT_START_VARIABLE
-from composer_memprof.simulation import at_start
+from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
+from composer_memprof.simulation.process import at_start
 from tests.support.processes.warm_python_server import become
 
 #: Runs a module as ``python -m`` does: a launcher, whose ranks are its forks.
