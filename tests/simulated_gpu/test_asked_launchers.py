@@ -149,7 +149,7 @@ if __name__ == '__main__':
 
 def test_ranks_that_a_script_spawns_itself_each_stand_for_their_own() -> None:
     Path('train.py').write_text(SPAWNS)
-    shown = simulate('--gpu', 't4', '--devices', '2', '--', sys.executable, 'train.py')
+    shown = simulate('--gpu', 't4', '--devices', '2', '--', sys.executable, 'train.py', fresh=True)
     assert shown.stdout.startswith('simulated t4, rank 1 of 2: fits. Needs '), shown.stdout + shown.stderr
     assert {path.name[:5] for path in Path('simulated/train.t4').glob('*.pickle')} == {'rank0', 'rank1'}
     assert 'rank 1' in Path('simulated/train.t4/rank1.memory_snapshot.html').read_text()

@@ -81,7 +81,7 @@ while True:
 
 def test_updates_by_hand_are_said_to_be_no_steps_and_figures_outlive_the_time_limit() -> None:
     Path('train.py').write_text(BY_HAND)
-    shown = simulate('--time-limit', '40', '--', 'python', 'train.py')
+    shown = simulate('--time-limit', '40', '--', 'python', 'train.py', fresh=True)
     words = ' '.join(shown.stdout.split())
     assert words.startswith('simulated h100-80gb: not seen: the command was ended before an optimizer step at most ')
     assert re.search(r'No optimizer stepped, though backward ran \d+ times\. Updates by hand are not counted', words)
