@@ -121,7 +121,7 @@ def test_deepspeed_starts_a_rank_on_each_gpu_and_tells_it_its_place() -> None:
 def test_a_launcher_that_is_not_installed_is_named() -> None:
     if importlib.util.find_spec('deepspeed'):
         pytest.skip('deepspeed is installed')
-    refused = simulate('--', 'deepspeed', 'train.py')
+    refused = simulate('--', 'deepspeed', 'train.py', fresh=True)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
     assert "deepspeed: ModuleNotFoundError: No module named 'deepspeed'" in refused.stderr
 

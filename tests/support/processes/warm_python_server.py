@@ -9,6 +9,7 @@ import fcntl
 import gc
 import importlib
 import importlib.machinery
+import importlib.util
 import json
 import os
 import pkgutil
@@ -98,14 +99,20 @@ def serve(control: int) -> CodeType:
 
 
 def _import_all() -> None:
+    with_composer = importlib.util.find_spec('composer') is not None
     for name in _USED_BY_JOBS:
-        importlib.import_module(name)
+        if with_composer or name != 'composer':
+            importlib.import_module(name)
     package = importlib.import_module('composer_memprof')
     for module in pkgutil.walk_packages(package.__path__, 'composer_memprof.'):
         if not module.name.startswith(_NOT_IMPORTED[0]) and not module.name.endswith(_NOT_IMPORTED[1]):
-            importlib.import_module(module.name)
-    # A Trainer asks for it once in each process, and it takes a second.
-    importlib.import_module('composer.utils.collect_env').get_cpu_model()
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if with_composer or error.name != 'composer':
+                    raise
+    if with_composer:  # a Trainer asks for it once in each process, and it takes a second
+        importlib.import_module('composer.utils.collect_env').get_cpu_model()
     gc.collect()
     gc.freeze()  # children share these objects, and end a second sooner
     tempfile.tempdir = None  # found anew in each child, by its environment
@@ -154,8 +161,9 @@ def become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
     if 'numpy' in sys.modules:
         sys.modules['numpy'].random.seed()
     # The file of a rank's shard, which Composer names when it is imported.
-    checkpoints = sys.modules['composer.utils.checkpoint']
-    checkpoints._TORCH_DISTRIBUTED_CHECKPOINTS_FILENAME = f'__{os.environ.get("RANK", 0)}_0.distcp'  # type: ignore[attr-defined]
+    checkpoints: Any = sys.modules.get('composer.utils.checkpoint')
+    if checkpoints is not None:
+        checkpoints._TORCH_DISTRIBUTED_CHECKPOINTS_FILENAME = f'__{os.environ.get("RANK", 0)}_0.distcp'
     sys.orig_argv[:] = [sys.executable, *asked['arguments']]
     kind, *rest = asked['arguments']
     main = vars(sys.modules['__main__'])
