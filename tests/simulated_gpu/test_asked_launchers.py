@@ -94,8 +94,9 @@ def test_a_rank_of_accelerates_shards_what_the_config_shards() -> None:
     Path('train.py').write_text(TRAINS)
     wrap = 'fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 1000000'
     Path('fsdp.yaml').write_text(CONFIG.format(kind='FSDP', more=f'fsdp_config: {{fsdp_version: 2, {wrap}}}'))
-    sharded = result_of('--gpu', 'a10g', '--', 'accelerate', 'launch', '--config_file', 'fsdp.yaml', 'train.py')
-    whole = result_of('--gpu', 'a10g', '--', 'accelerate', 'launch', '--num_processes=4', '--multi_gpu', 'train.py')
+    launch = ('--gpu', 'a10g', '--', 'accelerate', 'launch')
+    sharded = result_of(*launch, '--config_file', 'fsdp.yaml', 'train.py', fresh=True)
+    whole = result_of(*launch, '--num_processes=4', '--multi_gpu', 'train.py', fresh=True)
     assert (sharded['ranks'], whole['ranks'], sharded['verdict'], whole['verdict']) == (4, 4, 'fits', 'fits')
     (less,), (more,) = (found['processes'][0]['devices'] for found in (sharded, whole))
     assert less['allocated'] < more['allocated'] / 2

@@ -24,7 +24,7 @@ def test_figures_close_to_the_limit_fit_with_little_to_spare() -> None:
 
 
 def test_a_run_with_little_to_spare_says_so_and_which_torch_was_simulated() -> None:
-    Path('train.py').write_text(SMALL)
+    Path('train.py').write_text(SCRIPT.replace('4096', '1024'))
     found = result_of('--gpu', 't4', '--', 'python', 'train.py')
     taken = found['processes'][0]['devices'][0]['reserved'] * 1.03 + found['total'] - found['available']
     shown = simulate('--gpu', 't4', '--memory', f'{taken / MIB:.0f}MiB', '--', 'python', 'train.py')
