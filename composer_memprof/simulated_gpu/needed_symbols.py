@@ -18,6 +18,8 @@ from typing import Any, Optional
 
 #: Folders that are not entered: NVIDIA's own libraries, which find one another; and what no program loads.
 _NOT_ENTERED = ('nvidia', '__pycache__')
+#: NVIDIA's libraries that a package brings along, by the beginning of their names. What they define is simulated too.
+_OF_NVIDIA = ('libcu', 'libnv', 'libnccl')
 #: Of a symbol in a 64-bit ELF file: the name's place, information, the section in which it is defined, value and size.
 _SYMBOL = struct.Struct('<IBBHQQ')
 
@@ -26,7 +28,7 @@ _Symbols = tuple[list[str], list[str]]
 
 
 def needed_symbols(extra: Path, cache: Path, is_wanted: Callable[[str], bool]) -> set[str]:
-    """The names that libraries of the installed packages need and none of them defines.
+    """The names that libraries of the installed packages need, without those that one of them, not NVIDIA's, defines.
 
     Args:
         extra: a folder of libraries that may lie elsewhere.
@@ -38,7 +40,7 @@ def needed_symbols(extra: Path, cache: Path, is_wanted: Callable[[str], bool]) -
     """
     folders = [*package_folders(), extra]
     stamps = {str(folder): folder.stat().st_mtime_ns for folder in folders}
-    name = hashlib.sha256('\0'.join(stamps).encode()).hexdigest()[:16]
+    name = hashlib.sha256('\0'.join(stamps).encode() + Path(__file__).read_bytes()).hexdigest()[:16]
     kept_in = cache / f'libraries-{name}.json'
     kept = _read(kept_in)
     if kept.get('folders') != stamps:
@@ -87,9 +89,10 @@ def _symbols(library: Path, is_wanted: Callable[[str], bool]) -> _Symbols:
         if symbols is None or names is None or elf.elfclass != 64:
             return [], []
         text = names.data()
+        is_nvidias = library.name.startswith(_OF_NVIDIA)
         for start, _, _, section, _, _ in _SYMBOL.iter_unpack(symbols.data()):
             name = text[start : text.index(b'\0', start)].decode(errors='replace')
-            if is_wanted(name):
+            if not is_nvidias and is_wanted(name):
                 (defined if section else needed).append(name)
     return needed, defined
 

@@ -261,10 +261,10 @@ def test_the_page_draws_the_calls_and_loads_nothing(visit: Callable[..., Any]) -
     page.wait_for_selector('body[data-drawn]')
     drawn = int(page.get_attribute('body', 'data-drawn'))
     assert 1000 < drawn <= len(calls(JSON))
-    page.fill('#find', 'conftest.py')
+    page.fill('#find', 'small_training.py')
     assert 'drawn calls' in page.inner_text('#found') and not page.inner_text('#found').startswith('0 ')
     row = page.locator('#functions tbody tr:visible').first
-    assert 'conftest.py' in row.inner_text()
+    assert 'small_training.py' in row.inner_text()
     box = page.locator('#timeline').bounding_box()
     for share in range(1, 40):  # not every moment has a call in the second row
         page.mouse.move(box['x'] + box['width'] * share / 40, box['y'] + 30)

@@ -239,12 +239,12 @@ def simulated(report: RunReport, *changes: TriedChange, together: Any = None, fi
 
 def test_what_ends_a_cause_stays_before_changes_that_free_more() -> None:
     frees = [
-        Advice('load faster', ''),
-        Advice('stop keeping it', '', 2),
+        Advice('load faster', '', ends_cause=True),
+        Advice('stop keeping it', '', 2, ends_cause=True),
         Advice('less', '', 3),
         Advice('much less', '', 4),
     ]
-    assert [each.what for each in in_order(frees, 2)] == ['load faster', 'stop keeping it', 'much less', 'less']
+    assert [each.what for each in in_order(frees)] == ['load faster', 'stop keeping it', 'much less', 'less']
 
 
 def test_a_change_that_was_tried_says_from_where_to_where_the_peak_falls() -> None:

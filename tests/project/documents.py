@@ -36,7 +36,7 @@ NOT_RUN = {
 }
 #: Exit codes of commands that say no: memory runs out, a config does not fit.
 EXIT_CODES = {
-    'composer-memprof simulate --gpu a10g -- composer-memprof train too_large': 1,
+    'composer-memprof simulate --gpu a10g -- composer-memprof train too_large': 3,
     'composer-memprof plan too_large --gpu a10g': 3,
 }
 #: A smaller model, and as many batches as the recorded windows need.

@@ -139,11 +139,10 @@ gathered = [torch.zeros(3, device='cuda')]
 dist.all_gather(gathered, torch.tensor([1.0, 2.0, 3.0], device='cuda'))
 found['gathered'] = gathered[0].tolist()
 dist.destroy_process_group()
-try:
-    dist.init_process_group('nccl', rank=0, world_size=2, store=dist.HashStore())
-    dist.all_reduce(torch.ones(3, device='cuda'))
-except RuntimeError as error:
-    found['error'] = str(error)
+# as of two processes that the script has started itself: this one stands for its rank, and needs no other
+dist.init_process_group('nccl', rank=1, world_size=2, store=dist.HashStore())
+dist.all_reduce(torch.ones(3, device='cuda'))
+found['own rank'] = [dist.get_rank(), dist.get_world_size()]
 """
 
 
@@ -155,5 +154,4 @@ def test_one_process_trains_on_several_gpus_and_communicates_with_itself(tmp_pat
     assert found['distributed'][0] >= 5 * 64, "and DDP's buckets"
     assert found['gathered'] == [1, 2, 3]
     assert 'NCCL takes no memory to send between the GPUs of one process' in found['notes']
-    name = "NCCL between processes of the script's own (--ranks N stands for them)"
-    assert 'error' in found and f'simulated GPU: {name} is not simulated; what called it fails' in found['stderr']
+    assert found['own rank'] == [1, 2] and found['stderr'] == ''
