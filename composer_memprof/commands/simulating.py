@@ -36,7 +36,17 @@ def simulate(
     devices: Optional[int] = typer.Option(
         None, min=1, max=64, help='how many GPUs the machine has. Default: one for each rank of a node'
     ),
-    kept: float = typer.Option(1.0, min=0, max=1, help='which part of its elements a mask is taken to keep'),
+    kept: list[str] = typer.Option(
+        ['1'],
+        help='which part of its elements a mask is taken to keep, such as 0.5; with --values also for one line, as '
+        'train.py:41=0.125. Can be given several times',
+        metavar='PART | FILE:LINE=PART',
+    ),
+    values: bool = typer.Option(
+        False,
+        help='compute small values that follow from the host, constants, shapes and random numbers, and guess others; '
+        'without it the script reads zeros',
+    ),
     time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
     find_need: bool = typer.Option(
         False, help='if memory runs out, run COMMAND a second time, on more memory, to see how much it needs'
@@ -54,7 +64,8 @@ def simulate(
 ) -> None:
     """Run any command on a GPU that is not there, and say whether it fits. Needs no GPU.
 
-    torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros.
+    torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros, or with
+    --values right where they do not follow from weights.
     The command really runs: it writes the files that it writes, with those values in them. Only torch.save leaves a
     file alone that is there. Exits with 0 if it fits, with 3 if it does not, with 2 if nothing was seen (such as no
     optimizer step), and with the command's own code if that failed by itself.
@@ -66,6 +77,7 @@ def simulate(
       composer-memprof simulate --largest 99 -- python x.py {}
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulation.guesses import kept_parts
     from composer_memprof.simulation.need import simulate_and_find_need
     from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
     from composer_memprof.simulation.run import simulate as run
@@ -73,19 +85,22 @@ def simulate(
     from composer_memprof.simulation.versus import compare, read_recording
 
     device = device_named(gpu, memory, compute_capability)
-    what = Simulation(
-        device,
-        ranks,
-        rank,
-        ranks_per_node,
-        steps,
-        with_evaluation,
-        time_limit,
-        kept,
-        devices,
-        keeps_recording=versus is not None,
-    )
     try:
+        part, kept_at = kept_parts(kept, values)
+        what = Simulation(
+            device,
+            ranks,
+            rank,
+            ranks_per_node,
+            steps,
+            with_evaluation,
+            time_limit,
+            part,
+            devices,
+            keeps_recording=versus is not None,
+            values=values,
+            kept_at=kept_at,
+        )
         words, what = as_one_rank(command, what)
         recording = None if versus is None else read_recording(versus)
     except ValueError as error:

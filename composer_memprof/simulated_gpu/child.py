@@ -10,9 +10,9 @@ import types
 
 import wrapt
 
-from composer_memprof.simulated_gpu import composer_values, operators, ranks
+from composer_memprof.simulated_gpu import composer_values, operators, ranks, values
 from composer_memprof.simulated_gpu.ranks import own_launches
-from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
+from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, figures
 
 
 def prepare() -> None:
@@ -20,7 +20,8 @@ def prepare() -> None:
     module, _, function = os.environ.get(AT_START_VARIABLE, '').partition(':')
     if function:
         getattr(importlib.import_module(module), function)()
-    wrapt.when_imported('torch')(operators.install)
+    read = values if figures().get('values') else operators
+    wrapt.when_imported('torch')(read.install)
     composer_values.install()
     wrapt.when_imported('torch')(_check_preloaded)
     follow = _follow_own_launches if ranks.simulated_ranks() is None else _stand_for_one_rank

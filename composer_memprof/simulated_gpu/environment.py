@@ -20,6 +20,8 @@ def environment_with(
     devices: int = 1,
     outside: int = 0,
     kept: float = 1.0,
+    values: bool = False,
+    kept_at: Optional[Mapping[str, float]] = None,
     base: Optional[Mapping[str, str]] = None,
 ) -> dict[str, str]:
     """The environment with which a child process finds ``devices`` GPUs of this kind, and no real one.
@@ -27,6 +29,8 @@ def environment_with(
     Args:
         outside: bytes of each device's memory that lie outside of torch's allocator.
         kept: which part of its elements a mask is taken to keep, from 0 to 1; ``nonzero`` and ``unique`` too.
+        values: compute small values that the host reads back; otherwise they are zeros.
+        kept_at: with ``values``, the part for single lines, ``file:line``; it counts before all that is known of their masks.
         base: the environment to add to; this process's own by default.
 
     Raises:
@@ -35,6 +39,10 @@ def environment_with(
     environment = dict(os.environ if base is None else base)
     path = library()
     figures = {'key': device.key, **device.figures(), 'devices': devices, 'outside': outside, 'kept': kept}
+    if values:
+        figures['values'] = 1
+    if kept_at:
+        figures['kept_at'] = ','.join(f'{place}={part:g}' for place, part in kept_at.items())
     environment[VARIABLE] = as_variable(figures)
     # By its name, which is found in the folder: a path with a space can't be preloaded.
     environment['LD_PRELOAD'] = _before(environment.get('LD_PRELOAD'), path.name)

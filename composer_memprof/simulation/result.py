@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Optional
 
 from composer_memprof.messages import count_of
+from composer_memprof.simulated_gpu.values.reads import Read
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, EXIT_CODES, NOT_SEEN, fits, verdict_of
 
@@ -68,6 +69,8 @@ class SimulationResult(SimulatedMachine):
         whole: whether all of the command was asked for, and not a number of optimizer steps.
         with_evaluation: whether an evaluation and a checkpoint were asked for.
         need: of a command that did not fit, if it was asked for.
+        follows_values: whether small values were computed; otherwise they were zeros.
+        reads: of these, what the host read, the guessed ones first.
     """
 
     processes: list[ProcessPeaks]
@@ -80,6 +83,8 @@ class SimulationResult(SimulatedMachine):
     whole: bool
     with_evaluation: bool
     need: Optional[Need] = None
+    follows_values: bool = False
+    reads: list[Read] = dataclasses.field(default_factory=list)
 
     @property
     def reserved(self) -> int:

@@ -24,6 +24,7 @@ from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.launchers.unwrapping import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
+from composer_memprof.simulated_gpu.values.reads import parsed
 from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
 from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.verdict import torch_version
@@ -51,6 +52,8 @@ class Simulation:
         with_evaluation: also wait for one evaluation and one checkpoint.
         time_limit: seconds until it is ended; 0 for none.
         kept: which part of its elements a mask is taken to keep.
+        values: compute small values that the script reads back.
+        kept_at: with ``values``, the part that the masks of single lines keep, by ``file:line``.
     """
 
     device: Device
@@ -64,6 +67,8 @@ class Simulation:
     devices: Optional[int] = None
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keeps_recording: bool = False
+    values: bool = False
+    kept_at: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def outside(self) -> Outside:
@@ -115,7 +120,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
             if folder is not None:
                 _clean(folder)
         processes, lost = read_peaks(temporary)
-        lines = sorted(set(notes.read_text().splitlines())) if notes.exists() else []
+        lines = list(dict.fromkeys(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
         **what.machine(),
         processes=processes,
@@ -127,6 +132,8 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         not_simulated=_after('not simulated: ', lines),
         whole=not what.steps,
         with_evaluation=what.with_evaluation,
+        follows_values=what.values,
+        reads=parsed(lines),
     )
 
 
@@ -146,7 +153,14 @@ def _environment(what: Simulation) -> dict[str, str]:
         launched = simulated_ranks.environment(what.ranks, what.rank, what.ranks_per_node)
     devices = what.devices or int(launched.get('LOCAL_WORLD_SIZE', '1'))
     quiet = {'WANDB_MODE': os.environ.get('WANDB_MODE', 'offline')}  # no zeros among real results
-    environment = environment_with(what.device, devices=devices, outside=what.outside.bytes, kept=what.kept)
+    environment = environment_with(
+        what.device,
+        devices=devices,
+        outside=what.outside.bytes,
+        kept=what.kept,
+        values=what.values,
+        kept_at=what.kept_at,
+    )
     return {
         **environment,
         **quiet,

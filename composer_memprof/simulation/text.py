@@ -13,6 +13,7 @@ from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
+from composer_memprof.simulation.guesses import guesses
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.result import Need, SimulationResult
 from composer_memprof.simulation.search import Search
@@ -34,6 +35,7 @@ def simulation_text(result: SimulationResult) -> RenderableType:
     if any(process.devices for process in result.processes):
         lines.append(Text(f"Allowed for outside of torch's allocator: {in_words(result.outside)}"))
     lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]
+    lines += [Text(printable(line)) for line in guesses(result.reads)]
     lines += [Text(f'Not simulated: {printable(name)}') for name in result.not_simulated]
     if result.reserved:
         lines.append(Text(margin(result.torch)))
@@ -135,7 +137,11 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
     elif process.shortages:
         yield f'Memory ran out {_times(process.shortages)}; the command caught the error'
     elif result.failed:
-        yield 'Values read back from the device are zeros; a script that checks them may fail for that'
+        yield (
+            'Values that follow from weights are guessed; a script that checks them may fail for that'
+            if result.follows_values
+            else 'Values read back from the device are zeros, for which a script may fail; --values computes most of them'
+        )
     yield from _steps(process, result)
     host = f'{human_bytes(process.host)} of host memory in the process'
     if process.worker_count:

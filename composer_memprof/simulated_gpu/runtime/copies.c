@@ -30,6 +30,14 @@ static int was_written(const char *address, size_t bytes) {
   return 0;
 }
 
+/* For Python: whether the host would read what was written there. */
+int simulated_gpu_holds(const char *address, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  int found = was_written(address, bytes);
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
 static void write_to_device(char *to, const char *from, size_t bytes) {
   int last = write_count ? (write_count - 1) % MOST_WRITES : -1;
   if (bytes > LARGEST_COPY) {

@@ -18,10 +18,17 @@ MIB = 1 << 20
 
 
 def on_simulated_gpu(
-    tmp_path: Path, code: str, *, kept: float = 1.0, devices: int = 1, fails: bool = False, **variables: str
+    tmp_path: Path,
+    code: str,
+    *,
+    kept: float = 1.0,
+    devices: int = 1,
+    values: bool = False,
+    fails: bool = False,
+    **variables: str,
 ) -> dict[str, Any]:
     """What the script puts into ``found``, with ``stderr`` and ``notes``."""
-    environment = simulated_gpu(devices=devices, kept=kept)
+    environment = simulated_gpu(devices=devices, kept=kept, values=values)
     notes = tmp_path / 'notes.txt'
     script = tmp_path / 'script.py'
     head = 'import json, torch\nfound = {}\n'
@@ -61,13 +68,20 @@ def run_on_a_server(
 
 
 def run_rank(
-    script: str, count: int = 8, rank: int = 0, gpu: str = 'a100-80gb', *, fresh: bool = False, **variables: str
+    script: str,
+    count: int = 8,
+    rank: int = 0,
+    gpu: str = 'a100-80gb',
+    *,
+    fresh: bool = False,
+    values: bool = False,
+    **variables: str,
 ) -> str:
     """What a script prints that stands for one rank. With ``fresh``, it imports torch itself."""
     place = ranks.environment(count, rank)
     # a port that nobody can listen on
     base = {**os.environ, **place, 'MASTER_PORT': '1', **variables}
-    environment = simulated_gpu(gpu, devices=int(place['LOCAL_WORLD_SIZE']), base=base)
+    environment = simulated_gpu(gpu, devices=int(place['LOCAL_WORLD_SIZE']), values=values, base=base)
     if fresh:
         command = [sys.executable, '-c', script]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -130,7 +144,7 @@ main()
 
 def simulate(*arguments: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
     """``composer-memprof simulate``. With ``fresh``, in processes that import torch, as a user's do."""
-    if fresh:
+    if fresh or '--values' in arguments:  # values are followed from the import of torch on
         return run_command_that_simulates('simulate', *arguments)
     return run_on_a_server(SIMULATE, json.dumps(dict(os.environ)), *arguments, environment=simulated_gpu())
 

@@ -35,7 +35,8 @@ _READ_LATER = (
     *('RANK', 'WORLD_SIZE', 'LOCAL_', 'GROUP_', 'NODE_RANK', 'MASTER_', 'FSDP_VERSION', 'PATH', 'HOME', 'TMPDIR'),
     *('COLUMNS', 'LINES', 'COMP_', '_COMPOSER_MEMPROF_COMPLETE'),
 )
-#: These are read when CUDA is initialized, which no import does. The allocator's backend is chosen at the import.
+#: These are read when CUDA is initialized, which no import does. At the import, the allocator's backend is chosen, and
+#: whether values are followed.
 _READ_WITH_CUDA = ('SIMULATED_GPU', 'SIMULATED_GPU_NOTES', 'PYTORCH_CUDA_ALLOC_CONF')
 #: Beside the one with the variables of the tests. Each takes some 400 MiB.
 _MOST_OTHERS = 2
@@ -94,7 +95,8 @@ def _key(environment: dict[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(
         (name, '' if name == 'SIMULATED_RANKS' else value)
         for name, value in environment.items()
-        if not name.startswith(_READ_LATER) and (name not in _READ_WITH_CUDA or 'backend:' in value)
+        if not name.startswith(_READ_LATER)
+        and (name not in _READ_WITH_CUDA or 'backend:' in value or 'values=' in value)
     )
 
 

@@ -1,0 +1,32 @@
+"""The values that the host reads back, though no kernel runs.
+
+What comes from the host, from constants, from shapes and from random numbers alone is small more often than not. Up to
+64 KiB for each storage is computed on the host as well, beside the simulation: lengths, masks, positions, flags. All
+else, which follows from weights and activations, gets a value that a training that works could have.
+
+- `known`: what is known of each storage.
+- `keys`: how operators on known tensors are seen, at no cost for all others. Without a compiler for C++ there is no other way
+  that keeps a step's time: a ``TorchDispatchMode`` would see every operator, and change what is compiled.
+- `following`: operators on known values; `rules`: on tensors of which only a rule is known.
+- `sources`: constants and random numbers, with which values begin.
+- `reading`: what the host reads, and copies between both.
+- `assuming`, `counting`: checks, comparisons, choices, and results whose size depends on values.
+- `reads`: each read, for the verdict.
+"""
+
+from __future__ import annotations
+
+import types
+
+
+def install(torch: types.ModuleType) -> None:
+    """Follow values in this process. Called once torch is imported."""
+    del torch  # unused
+    from composer_memprof.simulated_gpu.values import assuming, counting, following, keys, reading, runtime, sources
+
+    if not runtime.is_there() or not keys.prepare():
+        return
+    keys.fallback(following.follow)
+    for part in (sources, reading, assuming, counting):
+        part.install()
+    keys.activate()

@@ -1,0 +1,135 @@
+"""Which values the script read from the device: where, what, whether they were assumed, and how often."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: How the line of a read begins in the file of notes.
+LINE = 'read: '
+#: What a value decides most likely.
+NUMBER, BRANCH, SHAPE = 'number', 'branch', 'shape'
+
+_HERE = str(Path(__file__).parents[2])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')})
+_NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """A read by one line of code.
+
+    Attributes:
+        place: the line that read, outside of torch, as ``file:line``.
+        caller: the line of the script that led there, where the place is in a library.
+        what: ``shape`` if the size of a tensor follows from it, ``branch`` for a yes or no, ``number`` for others.
+        value: the first one given, as text.
+        sure: 0 if it is what the script's own values come to, 1 if it is what a working training has, 2 if it is a guess.
+        count: how often.
+    """
+
+    place: str
+    caller: str
+    what: str
+    value: str
+    sure: int
+    count: int = 1
+
+
+_reads: dict[tuple[str, str, str, int], Read] = {}
+
+
+def place() -> tuple[str, str]:
+    """The innermost line outside of torch and of this package, and the innermost one of no library."""
+    import torch
+
+    own = (_HERE, str(Path(torch.__file__).parent), '<frozen', os.path.dirname(os.__file__) + os.sep + 'contextlib')
+    inner = ''
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(own):
+            here = f'{file}:{frame.f_lineno}'
+            inner = inner or here
+            if not file.startswith(_LIBRARIES):
+                return inner, here
+        frame = frame.f_back  # type: ignore[assignment]
+    return inner, inner
+
+
+def lines() -> list[str]:
+    """Each line of the script and its libraries that is on its way, the innermost first."""
+    found = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        found.append(f'{frame.f_code.co_filename}:{frame.f_lineno}')
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def times(what: str, sure: int) -> int:
+    """How often this line has read a value of this kind."""
+    before = _reads.get((*place(), what, sure))
+    return 0 if before is None else before.count
+
+
+def note(what: str, value: Callable[[int], Any], sure: int) -> Any:
+    """Note a read by the script; ``value`` is called with how often the same line has read before.
+
+    Returns the value.
+    """
+    inner, caller = place()
+    if not inner:  # a thread of the backward pass
+        return value(0)
+    key = (inner, caller, what, sure)
+    before = _reads.get(key)
+    if before is not None:
+        _reads[key] = dataclasses.replace(before, count=before.count + 1)
+        return value(before.count)
+    given = value(0)
+    if not _reads:
+        atexit.register(_write_all)
+    _reads[key] = Read(inner, caller, what, _short(given), sure)
+    _write(_reads[key])
+    return given
+
+
+def _short(value: Any) -> str:
+    text = ' '.join(f'{value:.4g}'.split()) if isinstance(value, float) else ' '.join(str(value).split())
+    return text if len(text) <= 40 else text[:39] + '…'
+
+
+def _write(read: Read) -> None:
+    path = os.environ.get(_NOTES_VARIABLE)
+    if path:
+        with open(path, 'a') as file:
+            file.write(f'{LINE}{json.dumps({"process": os.getpid(), **dataclasses.asdict(read)})}\n')
+
+
+def _write_all() -> None:
+    for read in _reads.values():
+        if read.count > 1:
+            _write(read)
+
+
+def parsed(lines: list[str]) -> list[Read]:
+    """The reads in the lines of a file of notes: of each the last count, of all processes together."""
+    latest: dict[tuple[Any, ...], Read] = {}
+    for line in lines:
+        if line.startswith(LINE):
+            fields = json.loads(line.removeprefix(LINE))
+            process = fields.pop('process')
+            read = Read(**fields)
+            latest[process, read.place, read.caller, read.what, read.sure] = read
+    summed: dict[tuple[Any, ...], Read] = {}
+    for (_, *key), read in latest.items():
+        before = summed.get(tuple(key))
+        summed[tuple(key)] = read if before is None else dataclasses.replace(read, count=before.count + read.count)
+    return sorted(summed.values(), key=lambda read: (-read.sure, -read.count, read.place))

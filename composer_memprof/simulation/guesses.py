@@ -1,0 +1,73 @@
+"""The values that a simulated command read, were guessed, and could change its figures: in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from composer_memprof.simulated_gpu.values.reads import BRANCH, SHAPE, Read
+
+#: Lines of these in a verdict.
+_MOST_LINES = 3
+_GUESSED = 2
+
+
+def guesses(reads: Iterable[Read]) -> list[str]:
+    """At most a few lines: sizes first, then branches. A number that is only printed decides nothing.
+
+    >>> guesses([Read('/home/me/train.py:41', '/home/me/train.py:41', 'shape', '64 of 64', 2, 12)])
+    ['Guessed: train.py:41 kept 64 of 64 elements, 12 times; --kept train.py:41=PART says which part']
+    """
+    decisive = [read for read in reads if read.sure == _GUESSED and read.what in (SHAPE, BRANCH)]
+    decisive.sort(key=lambda read: (read.what != SHAPE, -read.count))
+    lines = [f'Guessed: {_sentence(read)}' for read in decisive[:_MOST_LINES]]
+    if len(decisive) > _MOST_LINES:
+        lines.append(f'Guessed: {len(decisive) - _MOST_LINES} more values that could change the figures (--json)')
+    return lines
+
+
+def _sentence(read: Read) -> str:
+    place = _short(read.place)
+    where = place if read.caller == read.place else f'{place}, called from {_short(read.caller)},'
+    times = '' if read.count == 1 else f', {read.count} times'
+    if ' of ' in read.value:
+        return f'{where} kept {read.value} elements{times}; --kept {place}=PART says which part'
+    return f'{where} read {read.value}{times}; a {read.what} may follow from it'
+
+
+def _short(place: str) -> str:
+    return os.path.basename(place)
+
+
+def kept_parts(texts: Sequence[str], values: bool) -> tuple[float, dict[str, float]]:
+    """What ``--kept`` says of all masks, and of those of single lines.
+
+    Args:
+        values: single lines are told apart, which takes ``--values``.
+
+    >>> kept_parts(['0.5', 'train.py:41=0.125'], values=True)
+    (0.5, {'train.py:41': 0.125})
+
+    Raises:
+        ValueError: if one is neither a part from 0 to 1 nor ``FILE:LINE=PART``, or the latter without ``values``.
+    """
+    everywhere, at = 1.0, {}
+    for text in texts:
+        place, _, part = text.rpartition('=')
+        file, _, line = place.rpartition(':')
+        if not _is_part(part) or (place and not (file and line.isdigit())) or ',' in place or ';' in place:
+            raise ValueError(f'--kept={text} must be a part from 0 to 1, or FILE:LINE=PART such as train.py:41=0.125')
+        if place and not values:
+            raise ValueError(f'--kept={text} is for one line, which needs --values')
+        if place:
+            at[place] = float(part)
+        else:
+            everywhere = float(part)
+    return everywhere, at
+
+
+def _is_part(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
