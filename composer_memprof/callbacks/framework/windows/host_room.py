@@ -21,9 +21,9 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 #: follows Python calls, and other windows. Beside a profiler that follows Python calls, another callback's own calls are
 #: followed too: FSDPMemTracker beside MemorySnapshot on a CPU took 0.9 GiB a batch of a small model (torch 2.7.0).
 _KINETO_LEAST, _STACKS_LEAST, _LEAST, _BESIDE_STACKS = 64 << 20, 128 << 20, 8 << 20, 1 << 30
-#: To end a session of torch's profiler takes so many times what it has allocated until then: 3 to 4 times, and 10 to 48
+#: To end a session of torch's profiler takes so many times what it has allocated until then: 3 to 9 times, and 10 to 48
 #: times if it follows Python calls.
-_END_OF_KINETO, _END_OF_STACKS = 4, 50
+_END_OF_KINETO, _END_OF_STACKS = 12, 50
 #: Seconds between two looks, with torch's profiler and without it.
 _LOOK_S, _LOOK_OF_OTHERS_S = 0.02, 0.5
 #: The share of the time that looks may take, with torch's profiler, which needs memory fast, and without it. A look takes
