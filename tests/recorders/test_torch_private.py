@@ -76,8 +76,8 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
 
 PACKAGE = Path(composer_memprof.__file__).parent
 PRIVATE_FOLDER = PACKAGE / 'recorders/torch_private'
-#: Replaces functions of torch, in processes on a simulated GPU only, and says what a version lacks.
-REPLACING_FOLDER = PACKAGE / 'simulated_gpu/ranks'
+#: These replace functions of torch, in processes on a simulated GPU only, and say what a version lacks.
+REPLACING_FOLDERS = {PACKAGE / 'simulated_gpu/ranks', PACKAGE / 'simulated_gpu/values'}
 
 
 def _modules_of_torch_private() -> list[ModuleType]:
@@ -116,7 +116,7 @@ def test_private_names_of_torch_stand_in_one_folder() -> None:
     found = [
         f'{path.relative_to(PACKAGE)}:{line}: {name}'
         for path in sorted(PACKAGE.rglob('*.py'))
-        if PRIVATE_FOLDER not in path.parents and REPLACING_FOLDER not in path.parents
+        if PRIVATE_FOLDER not in path.parents and REPLACING_FOLDERS.isdisjoint(path.parents)
         for line, name in private_names_in(path.read_text())
     ]
     assert not found, 'use composer_memprof.recorders.torch_private for\n' + '\n'.join(found)

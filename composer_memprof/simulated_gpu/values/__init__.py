@@ -18,13 +18,24 @@ from __future__ import annotations
 
 import types
 
+from composer_memprof.messages import log_error
+
 
 def install(torch: types.ModuleType) -> None:
-    """Follow values in this process. Called once torch is imported."""
-    del torch  # unused
-    from composer_memprof.simulated_gpu.values import assuming, counting, following, keys, reading, runtime, sources
+    """Follow values in this process, or say that this torch lacks what that needs. Called once torch is imported."""
+    from composer_memprof.simulated_gpu.values import runtime
 
-    if not runtime.is_there() or not keys.prepare():
+    if not runtime.is_there():
+        return
+    try:
+        from composer_memprof.simulated_gpu.values import assuming, counting, following, keys, reading, sources
+
+        can_follow = keys.prepare()
+    except (AttributeError, ImportError):
+        log_error('values can not be followed')
+        can_follow = False
+    if not can_follow:
+        runtime.assumed(f'values are zeros: torch {torch.__version__} lacks what --values needs')
         return
     keys.fallback(following.follow)
     for part in (sources, reading, assuming, counting):

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import torch
 
+from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu.values import host, keys, reading, rules
 from composer_memprof.simulated_gpu.values.known import (
     EXPECTED,
@@ -109,7 +110,7 @@ def follow(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         ):
             return result
     except Exception:  # what the host can't compute is not known
-        pass
+        log_error(f'{operator} could not be computed on the host')
     for each in (*written, *(outputs if about.is_kernel else ())):
         forget(each)
     return result

@@ -6,7 +6,8 @@ fallback of :mod:`following`; all others run as if it were not there. torch copi
 ``EVERY`` is included for the whole thread, and only few operators have a kernel there (:func:`kernel`): those that make
 values from nothing, read them, or check them. torch skips the key for all others, at no cost.
 
-Both stand for accelerators that a simulated process does not have, and torch takes neither for a tensor's backend.
+Both stand for accelerators that a simulated process does not have, and torch takes neither for a tensor's backend. Checked
+with torch 2.7.0.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, Optional
 
 import torch
 from torch.utils import _python_dispatch
+
+from composer_memprof.messages import log_error
 
 FOLLOWED, EVERY = 'AutocastIPU', 'AutocastHPU'
 
@@ -147,7 +150,8 @@ def kernel(name: str, function: Callable[..., Any]) -> None:
         except Exception as error:
             if error is run.error:
                 raise
-            return run.result if run.is_done else run()  # what is known of values may not break the script
+            log_error(f'the values of {name} are not known')  # which may not break the script
+            return run.result if run.is_done else run()
 
     library = torch.library.Library('aten', 'IMPL')
     with warnings.catch_warnings():

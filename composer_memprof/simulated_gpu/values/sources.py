@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _device
 
+from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu.values import host
 from composer_memprof.simulated_gpu.values.known import (
     LARGEST,
@@ -67,6 +68,7 @@ def _see(where: Any, name: str, keep: Callable[..., None], *, is_random: bool = 
                 with host.computing(is_random=is_random):
                     keep(original, result, arguments, named)
             except Exception:  # what the host can't compute is not known
+                log_error(f'what torch.{name} made could not be computed on the host')
                 forget(result)
         return result
 
