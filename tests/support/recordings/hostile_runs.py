@@ -288,7 +288,8 @@ def _make_no_file(folder: Path, random_: random.Random) -> None:
 def _make_deep(folder: Path, random_: random.Random) -> None:
     """Folders in folders, down to the longest path; or one that leads back."""
     if random_.random() < 0.5:
-        (folder / 'again').symlink_to('.')
+        with contextlib.suppress(FileExistsError):  # a folder may be harmed twice in this way
+            (folder / 'again').symlink_to('.')
         return
     with contextlib.suppress(OSError):
         os.makedirs(folder / ('d/' * 900))
