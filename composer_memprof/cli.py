@@ -7,6 +7,7 @@ import sys
 import typer
 
 from composer_memprof import __version__
+from composer_memprof.commands.checking import CheckCommand, check
 from composer_memprof.commands.files import callbacks, list_files, push
 from composer_memprof.commands.guide import guide
 from composer_memprof.commands.run_report import report, watch
@@ -47,6 +48,7 @@ app.command()(watch)
 # The options of the simulated command are its own.
 app.command(context_settings={'allow_interspersed_args': False})(simulate)
 app.command()(plan)
+app.command(cls=CheckCommand)(check)
 
 
 def main() -> None:

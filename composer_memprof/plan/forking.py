@@ -11,13 +11,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.messages import log_error
 from composer_memprof.plan.running import run_trial
-from composer_memprof.plan.trial import Outcome, Share, Trial
+from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.signals import STOPPING
 
 #: A trial that takes longer is ended.
@@ -46,7 +46,7 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
                 return Outcome(error='the trial was killed (signal 9), most likely because host memory ran out')
             lines = log.read_text(errors='replace').strip().splitlines()
             return Outcome(error=f'the trial ended with code {code}: {lines[-1][:200] if lines else "no message"}')
-        return _read(json.loads(answer.read_text()))
+        return from_plain(Outcome, json.loads(answer.read_text()))
 
 
 def _fork(run: Callable[[], None]) -> int:
@@ -92,9 +92,3 @@ def _run_and_leave(config: str, trial: Trial, answer: Path, log: Path) -> None:
         sys.stderr.flush()
     finally:
         os._exit(code)  # the parent's exit handlers are not the child's
-
-
-def _read(values: dict[str, Any]) -> Outcome:
-    for name in ('categories', 'modules', 'by_block'):
-        values[name] = [Share(**each) for each in values[name]]
-    return Outcome(**values)

@@ -88,7 +88,7 @@ class Plan:
         return _available(self.total, self.outside)
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``--json`` prints it: with ``fits`` and ``verdict`` for each outcome."""
+        """As ``--json`` prints it: with ``fits`` and ``verdict`` for each row's outcome, and without its places."""
         values = dataclasses.asdict(self)
         together = [self.combination] if self.combination is not None else []
         values_together = [values['combination']] if together else []
@@ -96,6 +96,7 @@ class Plan:
         for row, into in zip(rows, (*values['changes'], *values_together, *values['grid']), strict=True):
             verdict = row.outcome.verdict(self.available)
             into['outcome'] |= {'fits': fits(verdict), 'verdict': verdict}
+            del into['outcome']['places']
         return values
 
 

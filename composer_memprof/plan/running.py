@@ -201,6 +201,7 @@ class _Run(Callback):
             categories=[] if peak is None else [Share(each.category, each.bytes) for each in peak.categories],
             modules=modules,
             by_block=summed_by_block(modules, self._repeated),
+            places=[] if peak is None else peak.holders,
             batch=None if peak is None else peak.batch,
             phase='' if peak is None else peak.phase,
             microbatch=self._microbatch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional
 
+from composer_memprof.analysis.memory.findings.attribution import PlaceShare
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, NOT_SEEN, verdict_of
 
 
@@ -62,6 +63,7 @@ class Outcome:
         categories: of the peak, largest first.
         modules: of the peak, largest first.
         by_block: the same, with the modules within all repeated blocks summed, as ``blocks.* (32)``.
+        places: the places in the code that hold the peak, largest first.
         batch: in which the peak is.
         phase: in which the peak is.
         microbatch: samples in a microbatch of one rank.
@@ -88,6 +90,7 @@ class Outcome:
     categories: list[Share] = dataclasses.field(default_factory=list)
     modules: list[Share] = dataclasses.field(default_factory=list)
     by_block: list[Share] = dataclasses.field(default_factory=list)
+    places: list[PlaceShare] = dataclasses.field(default_factory=list)
     batch: Optional[int] = None
     phase: str = ''
     microbatch: int = 0

@@ -48,10 +48,24 @@ ROOMS = {
         *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'redaction'),
         *('signals', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
     },
+    'budget': {
+        *(
+            'analysis',
+            'artifacts',
+            'examples',
+            'messages',
+            'plan',
+            'redaction',
+            'report',
+            'simulated_gpu',
+            'simulation',
+        ),
+        'vocabulary',
+    },
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {
-        *('analysis', 'artifacts', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plan', 'report', 'runner'),
-        *('simulated_gpu', 'simulation', 'terminal'),
+        *('analysis', 'artifacts', 'budget', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plan', 'report'),
+        *('runner', 'simulated_gpu', 'simulation', 'terminal'),
     },
 }
 

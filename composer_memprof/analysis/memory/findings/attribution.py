@@ -11,6 +11,7 @@ import numpy as np
 from composer_memprof.analysis.memory.blocks.frames import Place, places_of
 from composer_memprof.analysis.memory.blocks.lifetimes import Lifetimes
 from composer_memprof.analysis.memory.categories.categories import CATEGORIES, RULES, Categories
+from composer_memprof.analysis.module_names import layer_name
 from composer_memprof.analysis.snapshot.model import Frame, Snapshot
 from composer_memprof.vocabulary import PARAMETER, TENSOR_CATEGORIES
 
@@ -30,6 +31,7 @@ class PlaceShare:
         folded (int): number of frames of the stack that are left out.
         within (Frame, optional): the library's frame that allocated for ``frames``, if they do not show what allocated.
         module (str): the module that ran, for blocks without a stack, such as those of a GPU's backward; else ``''``.
+        owner (str): the module that most of the bytes belong to, equal layers taken together; ``''`` if none is known.
     """
 
     bytes: int
@@ -42,6 +44,7 @@ class PlaceShare:
     folded: int
     within: Optional[Frame] = None
     module: str = ''
+    owner: str = ''
 
     @property
     def large(self) -> int:
@@ -115,6 +118,7 @@ class Attribution:
         module = self._module_instead_of_stack(chosen)
         where = self.place[chosen].astype(np.int64) * len(self.modules) + module
         key = ((where * 2 + before) * len(RULES) + rule) * len(CATEGORIES) + category
+        owners = self._owners(key, chosen)
         shares = []
         for first, size, count, largest in _sums(key, blocks.size[chosen]):
             block = chosen[first]
@@ -131,9 +135,19 @@ class Attribution:
                     folded=place.folded,
                     within=place.within,
                     module=self.modules[int(module[first])],
+                    owner=owners[int(key[first])],
                 )
             )
         return shares
+
+    def _owners(self, key: np.ndarray, chosen: np.ndarray) -> dict[int, str]:
+        """For each distinct key of the chosen blocks, the module of most of its bytes, equal layers taken together."""
+        names, layer_of = np.unique([layer_name(module) for module in self.modules], return_inverse=True)
+        layer = layer_of[self.module[chosen]]
+        found: dict[int, str] = {}
+        for first, *_ in _sums(key * len(names) + layer, self.blocks.size[chosen]):
+            found.setdefault(int(key[first]), str(names[layer[first]]))
+        return found
 
     def _module_instead_of_stack(self, chosen: np.ndarray) -> np.ndarray:
         """The module of each block that has neither a stack nor a tensor; 0 for the others."""
