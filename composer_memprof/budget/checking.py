@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from composer_memprof.analysis.memory.findings.diff import PlaceChange
-from composer_memprof.budget.figures import Figures, grown
+from composer_memprof.budget.figures import Figures, Growth, grown
 from composer_memprof.budget.measures import MEASURES, Measure
 from composer_memprof.budget.recorded import Recorded
 from composer_memprof.budget.running import Ran
@@ -55,7 +54,7 @@ class Checked:
         code (int): the exit code for it.
         reason (str): why it was not seen, does not fit or could not be compared, in one line.
         amounts (list[Amount]): empty if nothing was seen.
-        grown (list[PlaceChange]): the places that hold more than at the recorded peak, most first.
+        grown (list[Growth]): the places that hold more than at the recorded peak, most first.
         output (str): the end of a failed command's own output.
     """
 
@@ -65,7 +64,7 @@ class Checked:
     code: int
     reason: str = ''
     amounts: list[Amount] = field(default_factory=list)
-    grown: list[PlaceChange] = field(default_factory=list)
+    grown: list[Growth] = field(default_factory=list)
     output: str = ''
 
     @property
@@ -95,7 +94,7 @@ class Checked:
             'grown': [
                 {
                     'category': change.category,
-                    'module': change.owner,
+                    'module': change.module,
                     'at': [str(frame) for frame in change.frames],
                     'within': '' if change.within is None else str(change.within),
                     'before': change.before,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -11,7 +12,7 @@ from typing import Optional
 
 from composer_memprof.analysis.memory.blocks.frames import in_package, is_installed
 from composer_memprof.analysis.memory.findings.attribution import PlaceShare
-from composer_memprof.analysis.memory.findings.diff import PlaceChange, place_changes
+from composer_memprof.analysis.memory.findings.same_places import pair_places
 from composer_memprof.analysis.snapshot.model import Frame
 
 #: Smaller parts of the peak are summed up in no line, and most places, frames of one, and parts of a path elsewhere.
@@ -61,6 +62,35 @@ class Figures:
     places: list[PlaceFigure]
 
 
+@dataclass(frozen=True)
+class Growth:
+    """A place that holds more at the peak than before.
+
+    Args:
+        category (str): of memory, the one that grew most.
+        module (str): that most of it belongs to; ``''`` if none is known.
+        frames (list[Frame]): innermost first; empty without a stack.
+        within (Frame, optional): the library's frame that allocated for these.
+        before (int): bytes.
+        after (int): bytes.
+    """
+
+    category: str
+    module: str
+    frames: list[Frame]
+    within: Optional[Frame]
+    before: int
+    after: int
+
+    @property
+    def bytes(self) -> int:
+        return self.after - self.before
+
+
+#: Its frames, the library's, and its module if it has none.
+_Place = tuple[tuple[str, ...], str, str]
+
+
 def place_figures(places: Iterable[PlaceShare]) -> list[PlaceFigure]:
     """The places with their blocks of all rules summed, without the smallest ones."""
     sums: dict[tuple[str, str, tuple[str, ...], str], tuple[int, int]] = {}
@@ -78,10 +108,41 @@ def place_figures(places: Iterable[PlaceShare]) -> list[PlaceFigure]:
     return sorted(found, key=lambda place: -place.bytes)[:_PLACES]
 
 
-def grown(before: Sequence[PlaceFigure], after: Sequence[PlaceFigure]) -> list[PlaceChange]:
-    """The places that hold more than before, most first; lines may have moved."""
-    changes = place_changes([_share(place) for place in before], [_share(place) for place in after])
-    return [change for change in changes if change.bytes > 0]
+def grown(before: Sequence[PlaceFigure], after: Sequence[PlaceFigure]) -> list[Growth]:
+    """The places that hold more than before, most first. Lines may have moved, and blocks changed their category."""
+    left, right = _by_place(before), _by_place(after)
+    found = []
+    for one, other in pair_places(
+        [_share(places) for places in left.values()], [_share(each) for each in right.values()]
+    ):
+        if other is None:
+            continue
+        then, now = [] if one is None else left[_place(one)], right[_place(other)]
+        sizes = Counter({place.category: place.bytes for place in now})
+        sizes.subtract({place.category: place.bytes for place in then})
+        found.append(
+            Growth(
+                category=sizes.most_common(1)[0][0],
+                module=now[0].module,
+                frames=other.frames,
+                within=other.within,
+                before=sum(place.bytes for place in then),
+                after=other.bytes,
+            )
+        )
+    return sorted((each for each in found if each.bytes > 0), key=lambda each: -each.bytes)
+
+
+def _by_place(places: Iterable[PlaceFigure]) -> dict[_Place, list[PlaceFigure]]:
+    """The places of one line of the code, of all categories, largest first."""
+    found: dict[_Place, list[PlaceFigure]] = {}
+    for place in sorted(places, key=lambda place: -place.bytes):
+        found.setdefault(_place(_share([place])), []).append(place)
+    return found
+
+
+def _place(share: PlaceShare) -> _Place:
+    return (*map(str, share.frames),), str(share.within or ''), share.module
 
 
 def _text(frame: Frame) -> str:
@@ -103,17 +164,18 @@ def _frame(text: str) -> Frame:
     return Frame(file, 0, name)
 
 
-def _share(place: PlaceFigure) -> PlaceShare:
+def _share(places: Sequence[PlaceFigure]) -> PlaceShare:
+    """The places of one line as one, which is compared whatever its blocks are for."""
+    first = places[0]
     return PlaceShare(
-        bytes=place.bytes,
-        blocks=place.blocks,
-        largest=place.bytes,
-        category=place.category,
+        bytes=sum(place.bytes for place in places),
+        blocks=sum(place.blocks for place in places),
+        largest=first.bytes,
+        category='',
         rule='',
         before=False,
-        frames=[_frame(text) for text in place.at],
+        frames=[_frame(text) for text in first.at],
         folded=0,
-        within=_frame(place.within) if place.within else None,
-        module='' if place.at else place.module,
-        owner=place.module,
+        within=_frame(first.within) if first.within else None,
+        module='' if first.at else first.module,
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from composer_memprof.analysis.memory.findings.diff import PlaceChange
 from composer_memprof.budget.checking import ABOVE, NOT_RECORDED, WITHIN, Amount, Checked
-from composer_memprof.budget.figures import Figures
+from composer_memprof.budget.figures import Figures, Growth
 from composer_memprof.budget.measures import MEASURES, Measure
 from composer_memprof.messages import human_bytes, printable
 from composer_memprof.report.text.places import library_frame_text
@@ -31,14 +30,14 @@ def headline(checked: Checked) -> str:
     return f'{name}: above its budget: {biggest}{amounts}{unknown}'
 
 
-def growth(change: PlaceChange, *, callers: bool = True) -> str:
+def growth(change: Growth, *, callers: bool = True) -> str:
     """One place: ``1.0 GiB more by model.py:31 forward (activation, module head)``."""
     label = CATEGORY_LABELS.get(change.category, change.category)
-    module = f', module {printable(change.owner)}' if change.owner else ''
+    module = f', module {printable(change.module)}' if change.module else ''
     return f'{human_bytes(change.bytes)} more by {printable(place(change, callers))} ({printable(label)}{module})'
 
 
-def place(change: PlaceChange, callers: bool = True) -> str:
+def place(change: Growth, callers: bool = True) -> str:
     """The line of the code that allocates, and what called it."""
     if not change.frames:
         return (
@@ -50,7 +49,7 @@ def place(change: PlaceChange, callers: bool = True) -> str:
     return calls if change.within is None else f'{calls} {library_frame_text(change.within)}'
 
 
-def largest_growth(checked: Checked) -> Sequence[PlaceChange]:
+def largest_growth(checked: Checked) -> Sequence[Growth]:
     """The places that are worth a line."""
     whole = sum(change.bytes for change in checked.grown)
     return [change for change in checked.grown[:_PLACES] if change.bytes >= _SMALLEST * whole]
@@ -67,7 +66,7 @@ def change_text(measure: Measure, before: float, now: float) -> str:
     return f'{100 * (now / before - 1):+.1f} %' if before else f'+{measure.show(now)}'
 
 
-def recorded_lines(name: str, before: Figures | None, now: Figures, changes: Sequence[PlaceChange]) -> Iterator[str]:
+def recorded_lines(name: str, before: Figures | None, now: Figures, changes: Sequence[Growth]) -> Iterator[str]:
     """What ``--update`` says of one run: each figure with its change, and what grew most."""
     for measure in MEASURES:
         new = getattr(now, measure.key)

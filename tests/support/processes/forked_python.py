@@ -34,12 +34,13 @@ _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, sig
 
 
 class Popen(subprocess.Popen):
-    """As :class:`subprocess.Popen`, whose child is forked if the command is this Python with a script."""
+    """As :class:`subprocess.Popen`, whose child is forked if the command is this Python with a script or module."""
 
     def _execute_child(self, *given: Any) -> None:  # type: ignore[override]
         named = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
         executable, *arguments = (os.fspath(word) for word in named['args'] if word != '-u')
-        if executable != sys.executable or not arguments or arguments[0].startswith('-'):
+        flags = [word for word in arguments[:1] if word.startswith('-') and word != '-m']
+        if executable != sys.executable or not arguments or flags:
             super()._execute_child(*given)  # type: ignore[misc]
             return
         self.pid = os.fork()

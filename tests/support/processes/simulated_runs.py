@@ -137,7 +137,7 @@ from tests.support.processes.forked_python import Popen
 os.environ.clear()
 os.environ.update(json.loads(sys.argv[1]))
 run.subprocess.Popen = Popen
-sys.argv[:] = ['composer-memprof', 'simulate', *sys.argv[2:]]
+sys.argv[:] = ['composer-memprof', *sys.argv[2:]]
 main()
 """
 
@@ -146,6 +146,11 @@ def simulate(*arguments: str, fresh: bool = False) -> subprocess.CompletedProces
     """``composer-memprof simulate``. With ``fresh``, in processes that import torch, as a user's do."""
     if fresh or '--values' in arguments:  # values are followed from the import of torch on
         return run_command_that_simulates('simulate', *arguments)
+    return on_a_server('simulate', *arguments)
+
+
+def on_a_server(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``composer-memprof`` with the arguments; each Python that it starts is a fork."""
     return run_on_a_server(SIMULATE, json.dumps(dict(os.environ)), *arguments, environment=simulated_gpu())
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from composer_memprof.analysis.memory.findings.attribution import PlaceShare
 from composer_memprof.analysis.memory.findings.same_places import pair_places
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport, ignored_events, report_on
 from composer_memprof.analysis.run import rank_list, snapshots_by_rank
@@ -49,7 +48,6 @@ class PlaceChange:
     folded: int
     within: Optional[Frame] = None
     module: str = ''
-    owner: str = ''
 
     @property
     def bytes(self) -> int:
@@ -171,9 +169,8 @@ def diff_of(
     return [_device(rank, left[one], right[other]) for one, other in pairs], notes
 
 
-def place_changes(before: Sequence[PlaceShare], after: Sequence[PlaceShare]) -> list[PlaceChange]:
-    """The change of each place in the code, largest first."""
-    changes = [
+def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> DeviceDiff:
+    places = [
         PlaceChange(
             category=shown.category,
             before=0 if one is None else one.bytes,
@@ -184,16 +181,11 @@ def place_changes(before: Sequence[PlaceShare], after: Sequence[PlaceShare]) -> 
             folded=shown.folded,
             within=shown.within,
             module=shown.module,
-            owner=shown.owner,
         )
-        for one, other in pair_places(before, after)
+        for one, other in pair_places(before.peak.holders, after.peak.holders)
         for shown in [other or one]
         if shown is not None
     ]
-    return sorted(changes, key=lambda change: -abs(change.bytes))
-
-
-def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> DeviceDiff:
     return DeviceDiff(
         rank=rank,
         device=before.device,
@@ -202,7 +194,7 @@ def _device(rank: Optional[int], before: DeviceReport, after: DeviceReport) -> D
         reserved_before=before.reserved_peak,
         reserved_after=after.reserved_peak,
         categories=sorted(_categories(before, after), key=lambda change: (-abs(change.bytes), -abs(change.most))),
-        places=place_changes(before.peak.holders, after.peak.holders),
+        places=sorted(places, key=lambda change: -abs(change.bytes)),
         device_after=after.device,
     )
 

@@ -1,0 +1,198 @@
+"""``composer-memprof check``: the memory of runs is held to a budget, and a check says which line holds more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from composer_memprof.simulation.verdict import torch_version
+from tests.support.processes.simulated_runs import MIB, on_a_server
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(64, 256)
+        self.head = torch.nn.Linear(256, 32768)
+
+    def forward(self, x):
+        x = self.body(x).relu()
+        return self.head(x)  # the logits
+"""
+TRAIN = """
+import torch
+from model import Net
+
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters())
+history = []
+for step in range(10):
+    logits = model(torch.randn(512, 64, device='cuda'))
+    loss = logits.square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+KEEPS_LOGITS = f'{TRAIN}    history.append(logits)\n'
+LOGITS = 512 * 32768 * 4
+RECORDED = Path('memory_budget.recorded.json')
+
+
+def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return on_a_server('check', *arguments)
+
+
+def write(train: str) -> None:
+    Path('model.py').write_text(MODEL)
+    Path('train.py').write_text(train)
+
+
+def record(*arguments: str, train: str = TRAIN) -> None:
+    write(train)
+    done = check('--update', *arguments, '--', 'python', 'train.py')
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def edit(before: str, after: str, path: Path = Path('memory_budget.yaml')) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def test_a_change_that_keeps_the_logits_is_above_the_budget_and_the_first_line_names_their_line() -> None:
+    without = check()
+    assert (without.returncode, without.stdout) == (2, '')
+    assert without.stderr == (
+        'composer-memprof: there is no memory_budget.yaml; make one with: composer-memprof check --update CONFIG, or '
+        'composer-memprof check --update -- COMMAND\n'
+    )
+    record('--gpu', 'a100-40gb')
+    kept = check()
+    assert kept.returncode == 0 and kept.stdout.startswith('train: within its budget\n')
+
+    write(KEEPS_LOGITS)
+    above = check('--json')
+    (run,) = json.loads(above.stdout)['runs']
+    line = MODEL.splitlines().index('        return self.head(x)  # the logits') + 1
+    (grown, *_) = run['grown']
+    assert (above.returncode, run['status'], json.loads(above.stdout)['exit_code']) == (4, 'above', 4)
+    assert grown['at'][0] == f'model.py:{line} forward' and grown['module'] == 'head'
+    assert grown['after'] - grown['before'] == 3 * LOGITS, 'those of three batches'
+    allocated = next(amount for amount in run['amounts'] if amount['measure'] == 'allocated')
+    assert allocated['now'] - allocated['recorded'] == 3 * LOGITS
+    assert run['summary'].startswith(
+        f'train: above its budget: 192.0 MiB more by model.py:{line} forward (kept after its batch, module head); '
+    )
+
+    write(TRAIN)
+    assert check('--name', 'train').returncode == 0
+
+
+def test_a_pull_request_gets_a_table_and_a_ci_server_xml() -> None:
+    record()
+    write(KEEPS_LOGITS)
+    done = check('--markdown', '--junit', 'reports/memory.xml')
+    assert done.returncode == 4 and done.stdout.startswith(
+        '### GPU memory\n\n- train: above its budget: 192.0 MiB more'
+    )
+    rows = [line for line in done.stdout.splitlines() if line.startswith('|')]
+    assert rows[0] == '| run | memory | before | now | change | allowed |' and len(rows) == 4
+    suite = ElementTree.parse('reports/memory.xml').getroot()
+    assert (suite.get('tests'), suite.get('failures'), suite.get('errors')) == ('1', '1', '0')
+    failure = suite.find('testcase/failure')
+    assert failure is not None and 'by model.py:' in (failure.get('message') or '')
+
+
+def test_an_update_says_what_changed_and_keeps_limits_and_comments() -> None:
+    record()
+    edit('allocated: 1 %', 'allocated: 2 %  # enough\n     ')
+    write(KEEPS_LOGITS)
+    done = check('--update')
+    assert done.returncode == 0, done.stderr
+    assert 'train: 192.0 MiB more by model.py:' in done.stderr and '(+' in done.stderr
+    assert 'recorded with torch' in done.stderr.splitlines()[-1]
+    assert '# enough' in Path('memory_budget.yaml').read_text()
+    assert check().returncode == 0
+    write(TRAIN)
+    assert check().returncode == 0, 'less is within the budget'
+
+
+def test_figures_of_another_torch_are_not_compared_in_silence() -> None:
+    record()
+    edit(f'"{torch_version()}"', '"2.5.0"', RECORDED)
+    done = check()
+    assert done.returncode == 2
+    assert done.stdout.startswith(
+        f'train: not compared: its figures were recorded with torch 2.5.0, not {torch_version()}, whose allocator '
+    )
+    edit('allocated: 1 %, reserved: 5 %', 'allocated: 1 TiB')
+    assert check().returncode == 0, 'an absolute limit needs no recorded figure'
+    edit('1 TiB', '1 MiB')
+    above = check()
+    assert (
+        above.returncode == 4 and 'what grew is not known: its figures were recorded with torch 2.5.0' in above.stdout
+    )
+    check('--update')
+    assert {'2.5.0', torch_version()} == set(json.loads(RECORDED.read_text())['runs']['train'])
+
+
+def test_figures_of_other_settings_are_not_compared() -> None:
+    record('--gpu', 't4')
+    edit('gpu: t4', 'gpu: a100-40gb')
+    done = check()
+    assert done.returncode == 2
+    assert 'its figures were recorded with gpu t4, and it has a100-40gb now; --update records them anew' in done.stdout
+    given = check('--gpu', 't4', '--', 'python', 'train.py')
+    assert given.returncode == 2 and given.stderr == (
+        'composer-memprof: memory_budget.yaml: runs.train has gpu a100-40gb, not t4; change it there, or give another '
+        '--name\n'
+    )
+
+
+def test_a_command_that_fails_or_does_not_fit_says_so_with_its_own_code() -> None:
+    record('--memory', '2GB')
+    write(TRAIN.replace('loss.backward()', 'raise SystemExit(7)'))
+    failed = check()
+    assert failed.returncode == 7 and failed.stdout.startswith('train: not seen: the command failed with exit code 7')
+    write(TRAIN.replace('randn(512', 'randn(51200'))
+    too_large = check()
+    assert too_large.returncode == 3 and too_large.stdout.startswith('train: does not fit: ')
+    assert check('--update').returncode == 3, 'what does not fit is not recorded'
+
+
+def test_the_budget_names_more_than_one_run_and_each_gets_a_line() -> None:
+    record()
+    done = check('--update', '--name', 'four', '--ranks', '4', '--', 'python', 'train.py')
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(check('--json').stdout)
+    assert [(run['name'], run['setup'].get('ranks')) for run in found['runs']] == [('train', None), ('four', '4')]
+    unknown = check('--name', 'five')
+    assert unknown.returncode == 2
+    assert unknown.stderr.endswith("there is no run 'five'; allowed are train, four; did you mean 'four'?\n") or (
+        unknown.stderr.endswith("there is no run 'five'; allowed are train, four\n")
+    )
+
+
+OWN = Path(__file__).with_name('memory_budget.yaml')
+
+
+def test_this_projects_quickstart_and_fsdp2_config_are_within_their_budget() -> None:
+    recorded = json.loads(OWN.with_suffix('.recorded.json').read_text())['runs']
+    if any(torch_version() not in versions for versions in recorded.values()):
+        pytest.skip(f'the budget has no figures of torch {torch_version()}')
+    done = check('--budget', str(OWN))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_recorded_is_small_and_the_same_in_every_checkout() -> None:
+    record()
+    (figures,) = json.loads(RECORDED.read_text())['runs']['train'].values()
+    assert figures['allocated'] > 2 * LOGITS > 100 * MIB and len(RECORDED.read_text()) < 8192
+    assert str(Path.cwd()) not in RECORDED.read_text()
