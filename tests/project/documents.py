@@ -17,7 +17,7 @@ import pytest
 from composer_memprof.guide import pages
 from tests.conftest import child_environment
 from tests.support.processes import warm_python
-from tests.support.processes.simulated_runs import plan_on_a_server
+from tests.support.processes.simulated_runs import on_a_server, plan_on_a_server
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
@@ -107,6 +107,8 @@ class Reader:
     def _run_what_it_needs(self, command: str) -> None:
         if 'runs/too_large' in command:
             self.run('composer-memprof simulate --gpu a10g -- composer-memprof train too_large')
+        elif command == 'composer-memprof check':
+            self.run('composer-memprof check --update --gpu a100-40gb -- python train.py')
         elif 'runs/modules' in command:
             self.run('composer-memprof train modules')
         elif 'runs/' in command:
@@ -124,6 +126,8 @@ class Reader:
     def _start(self, command: str, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         if words[:2] == ['composer-memprof', 'plan']:
             return plan_on_a_server(*words[2:], cwd=self.folder, **environment)
+        if words[:2] == ['composer-memprof', 'check']:
+            return on_a_server(*words[1:], cwd=self.folder, **environment)
         start: Any = subprocess.run
         if words[0] == 'composer-memprof':
             start, words = warm_python.run, [sys.executable, '-m', 'composer_memprof', *words[1:]]

@@ -149,9 +149,10 @@ def simulate(*arguments: str, fresh: bool = False) -> subprocess.CompletedProces
     return on_a_server('simulate', *arguments)
 
 
-def on_a_server(*arguments: str) -> subprocess.CompletedProcess[str]:
+def on_a_server(*arguments: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """``composer-memprof`` with the arguments; each Python that it starts is a fork."""
-    return run_on_a_server(SIMULATE, json.dumps(dict(os.environ)), *arguments, environment=simulated_gpu())
+    environment = json.dumps({**os.environ, **variables})
+    return run_on_a_server(SIMULATE, environment, *arguments, environment=simulated_gpu(), cwd=cwd)
 
 
 def result_of(*arguments: str, fresh: bool = False) -> dict[str, Any]:
