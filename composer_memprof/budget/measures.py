@@ -69,8 +69,8 @@ class Limit:
 def limit_of(measure: Measure, name: str, value: object) -> Limit:
     """The limit that ``value`` says.
 
-    >>> limit_of(MEASURES[0], 'allowed.allocated', '1.5 %').allowed(200), limit_of(MEASURES[0], 'x', '2KiB').most
-    (203.0, 2048.0)
+    >>> limit_of(MEASURES[0], 'allowed.allocated', '2 %').allowed(200), limit_of(MEASURES[0], 'x', '2KiB').most
+    (204.0, 2048.0)
 
     Raises:
         ValueError: naming it and what is allowed.

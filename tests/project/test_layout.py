@@ -62,6 +62,7 @@ ROOMS = {
         ),
         'vocabulary',
     },
+    'testing': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {
         *('analysis', 'artifacts', 'budget', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plan', 'report'),
