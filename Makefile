@@ -50,7 +50,7 @@ test-no-composer: $(WITHOUT_COMPOSER)/.installed-dev  ## the commands that need 
 test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all extras, and the tests of loggers and stores, in an environment of its own
 	$(FOUNDRY_VENV)/bin/uv pip check --python $(FOUNDRY_VENV)/bin/python
 	$(FOUNDRY_VENV)/bin/python -c 'import llmfoundry, wandb, mlflow, datasets, streaming, boto3, s3fs, gcsfs, adlfs'
-	$(FOUNDRY_VENV)/bin/python -m pytest tests/artifacts/naming/test_addresses.py $(addprefix tests/artifacts/uploading/,test_loggers.py test_s3.py test_probe.py) $(ARGS)
+	$(FOUNDRY_VENV)/bin/python -m pytest tests/artifacts/naming/test_addresses.py $(addprefix tests/artifacts/uploading/,test_loggers.py test_s3.py test_probe.py) tests/loop/test_other_trainers.py $(ARGS)
 
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run; CHECK=1 compares them with the README
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)

@@ -31,6 +31,8 @@ apidoc_modules = [
         'exclude_patterns': ['../composer_memprof/simulated_gpu/startup', '../composer_memprof/__main__.py'],
     }
 ]
+# The adapters' packages need not be installed.
+autodoc_mock_imports = ['lightning', 'transformers']
 autodoc_typehints = 'description'
 autodoc_member_order = 'bysource'
 # Docstrings name parameters as Composer's do, with the type in brackets.

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from composer_memprof.analysis.snapshot.loading import load_snapshot as load_snapshot
     from composer_memprof.callbacks import *  # noqa: F403
+    from composer_memprof.loop.run import profile as profile
     from composer_memprof.recorders.functions.marked import memprofilable as memprofilable
 
 __version__ = '0.2.0'
 
-#: The functions, and the modules that they are imported from. These modules need no Composer; ``load_snapshot`` needs no
-#: torch either.
+#: The functions, and the modules that they are imported from. ``load_snapshot`` and ``memprofilable`` need no Composer, and
+#: ``load_snapshot`` no torch.
 _FUNCTIONS = {
     'load_snapshot': 'composer_memprof.analysis.snapshot.loading',
     'memprofilable': 'composer_memprof.recorders.functions.marked',
+    'profile': 'composer_memprof.loop.run',
 }
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -66,8 +66,17 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+#: Packages whose adapters are in ``composer_memprof/loop``.
+_OPTIONAL = ('transformers', 'lightning')
+
+
 class _Everywhere:
-    """A fixture for the examples in the package's docstrings too, which lie outside of this folder."""
+    """For the examples in the package's docstrings too, which lie outside of this folder."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> Optional[bool]:
+        """Leave out the adapter of a package that is not installed."""
+        package = collection_path.stem.removeprefix('for_')
+        return True if package in _OPTIONAL and importlib.util.find_spec(package) is None else None
 
     @pytest.fixture(autouse=True)
     def in_an_empty_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

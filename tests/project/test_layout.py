@@ -42,6 +42,7 @@ ROOMS = {
     'callbacks': {
         *('analysis', 'artifacts', 'messages', 'recorders', 'redaction', 'report', 'schedule', 'signals', 'vocabulary'),
     },
+    'loop': {'callbacks', 'messages', 'recorders', 'vocabulary'},
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'plan': {

@@ -52,7 +52,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_dir_shows_the_callbacks_and_the_functions() -> None:
-    names = {callback.__name__ for callback in CALLBACKS.values()} | {'load_snapshot', 'memprofilable'}
+    names = {callback.__name__ for callback in CALLBACKS.values()} | {'load_snapshot', 'memprofilable', 'profile'}
     assert names <= set(dir(composer_memprof))
     assert names == set(composer_memprof.__all__)
     assert '__version__' in dir(composer_memprof)

@@ -47,8 +47,9 @@ _USED_BY_JOBS = (
 )
 #: What the server has imported, by name.
 _IMPORTED: dict[str, ModuleType] = {}
-#: These act when they are imported, or are run by their names.
-_NOT_IMPORTED = ('composer_memprof.simulated_gpu.startup', '__main__')
+#: These act when they are imported, are run by their names, or need a package that need not be installed.
+_NOT_IMPORTED = ('composer_memprof.simulated_gpu.startup', 'composer_memprof.loop.for_')
+_RUN_BY_NAME = '__main__'
 
 
 def serve(control: int) -> CodeType:
@@ -105,7 +106,7 @@ def _import_all() -> None:
             importlib.import_module(name)
     package = importlib.import_module('composer_memprof')
     for module in pkgutil.walk_packages(package.__path__, 'composer_memprof.'):
-        if not module.name.startswith(_NOT_IMPORTED[0]) and not module.name.endswith(_NOT_IMPORTED[1]):
+        if not module.name.startswith(_NOT_IMPORTED) and not module.name.endswith(_RUN_BY_NAME):
             try:
                 importlib.import_module(module.name)
             except ModuleNotFoundError as error:

@@ -1,0 +1,49 @@
+"""The callbacks in the Trainer of Hugging Face's Transformers, which is imported with this module."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from composer.core import Callback
+from transformers import TrainerCallback
+
+from composer_memprof.loop.run import Run
+
+
+class MemprofCallback(TrainerCallback):
+    """Records a training of Transformers' Trainer: ``Trainer(..., callbacks=[MemprofCallback(MemorySnapshot())])``.
+
+    Args:
+        callbacks (Callback): of this package, or of Composer's.
+        run_name (str, optional): Default: that of the training's arguments, else ``'transformers'``.
+        settings: ``max_duration`` and ``loggers`` of :class:`~composer_memprof.loop.run.Run`.
+    """
+
+    def __init__(self, *callbacks: Callback, run_name: Optional[str] = None, **settings: Any) -> None:
+        self._callbacks = callbacks
+        self._run_name = run_name
+        self._settings = settings
+        self._run: Optional[Run] = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        optimizer = objects.get('optimizer')
+        self._run = Run(
+            *self._callbacks,
+            run_name=self._run_name or args.run_name or 'transformers',
+            model=objects['model'],
+            optimizers=[] if optimizer is None else [getattr(optimizer, 'optimizer', optimizer)],
+            **self._settings,
+        ).start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if self._run is not None:
+            self._run.step(samples=args.train_batch_size * args.gradient_accumulation_steps)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if self._run is not None:
+            self._run.epoch()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
