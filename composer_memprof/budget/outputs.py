@@ -15,6 +15,7 @@ from rich.text import Text
 from composer_memprof.budget.checking import ABOVE, NOT_RECORDED, WITHIN, Checked, exit_code
 from composer_memprof.budget.sentences import change_text, growth, headline, largest_growth
 from composer_memprof.messages import printable
+from composer_memprof.schemas import versioned
 from composer_memprof.simulation.verdict import DOES_NOT_FIT
 
 _COLUMNS = ('run', 'memory', 'before', 'now', 'change', 'allowed')
@@ -45,7 +46,8 @@ def check_text(checked: Sequence[Checked]) -> RenderableType:
 def check_dict(checked: Sequence[Checked], budget: Path, torch: str) -> dict[str, Any]:
     """As ``--json`` prints it."""
     runs = [{**each.as_dict(), 'summary': headline(each)} for each in checked]
-    return {'budget': str(budget), 'torch': torch, 'exit_code': exit_code(list(checked)), 'runs': runs}
+    code = exit_code(list(checked))
+    return versioned('check', {'budget': str(budget), 'torch': torch, 'exit_code': code, 'runs': runs})
 
 
 def check_markdown(checked: Sequence[Checked]) -> str:

@@ -13,6 +13,7 @@ import typer
 from composer_memprof.commands.devices import device_named
 from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
 from composer_memprof.messages import printable
+from composer_memprof.schemas import versioned
 from composer_memprof.terminal import say, show
 
 
@@ -74,7 +75,7 @@ def report(
             if simulate:
                 found = with_tried_advice(found, config, device, agrees=lambda names: trust or _agrees(names))
             if as_json:
-                typer.echo(json.dumps(report_dict(found)))
+                typer.echo(json.dumps(versioned('report', report_dict(found))))
             else:
                 show(verdict_text(found))
         if found.not_tried:

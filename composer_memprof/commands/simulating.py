@@ -13,6 +13,7 @@ import typer
 from composer_memprof.commands.devices import device_named
 from composer_memprof.examples.configs import shipped_configs
 from composer_memprof.interrupts import ctrl_c_ends_at_once
+from composer_memprof.schemas import versioned
 from composer_memprof.terminal import say, show
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def simulate(
     compared = None if recording is None or simulated is None else compare(recording, Path(simulated))
     if as_json:
         more = {} if recording is None else {'versus': compared and dataclasses.asdict(compared)}
-        typer.echo(json.dumps({**result.as_dict(), **more}))
+        typer.echo(json.dumps(versioned('simulate', {**result.as_dict(), **more})))
     else:
         show(simulation_text(result))
         if compared is not None:
@@ -163,7 +164,7 @@ def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> N
         say(f'--largest: {error}')
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(found), 'limit': found.limit}))
+        typer.echo(json.dumps(versioned('simulate', {**dataclasses.asdict(found), 'limit': found.limit})))
     else:
         show(search_text(found))
     raise typer.Exit(0 if found.largest else (found.tried[0].exit_code or 2) if found.tried[0].error else 3)

@@ -11,6 +11,7 @@ import typer
 
 from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
 from composer_memprof.messages import printable
+from composer_memprof.schemas import versioned
 from composer_memprof.terminal import say, show
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _inspect_snapshot(
         file: dict[str, Any] = {'path': path, 'rank': chosen.rank, 'failure': chosen.failure}
         file |= {'others': chosen.others, 'ranks': chosen.ranks, 'failed': chosen.failed}
         file['page'] = None if html is None else str(html)
-        typer.echo(json.dumps({**dataclasses.asdict(report), 'file': file}))
+        typer.echo(json.dumps(versioned('inspect', {**dataclasses.asdict(report), 'file': file})))
         return
     if chosen.rank is not None:
         typer.echo(printable(path))
@@ -121,7 +122,8 @@ def _inspect_functions(run: LocalRun, as_json: bool) -> None:
     with file_errors_in_one_line(run.path, named=run.named):
         functions = read_function_growth(run.path)
     if as_json:
-        typer.echo(json.dumps({'functions': [dataclasses.asdict(one) for one in functions]}))
+        values = {'functions': [dataclasses.asdict(one) for one in functions]}
+        typer.echo(json.dumps(versioned('inspect', values)))
     else:
         show(function_growth_text(functions))
 

@@ -22,6 +22,7 @@ def main(asked: dict[str, Any]) -> int:
     from composer_memprof.plan.planning import plan
     from composer_memprof.plan.text import plan_text
     from composer_memprof.plan.trial import Trial
+    from composer_memprof.schemas import versioned
     from composer_memprof.simulation.verdict import EXIT_CODES
     from composer_memprof.terminal import say, show
 
@@ -51,7 +52,7 @@ def main(asked: dict[str, Any]) -> int:
         return INTERRUPTED
     _report('')
     if asked['as_json']:
-        print(json.dumps(found.as_dict()))
+        print(json.dumps(versioned('plan', found.as_dict())))
     else:
         show(plan_text(found))
     failed = found.outcome.error and not found.outcome.timed_out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from composer_memprof.recorders.allocations.cpu_allocations import PROFILE_ARGUM
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
 from tests.conftest import Regression, child_environment, make_trainer, train
+from tests.support.json_schemas import as_promised
 from tests.support.processes import warm_python
 from tests.support.recordings.snapshots import FRAME, REAL, TORCH, event, freed, plain, saved, segment
 
@@ -240,7 +240,7 @@ def test_inspect_prints_for_a_person_and_as_json() -> None:
         for words in ('3.0 MiB', 'batch 7, forward', 'activation', 'train.py:7 step', '1 more frame'):
             assert words in run.stdout
         assert all(len(line) <= width for line in run.stdout.splitlines())
-    (device,) = json.loads(inspect(path, '--json').stdout)['devices']
+    (device,) = as_promised('inspect', inspect(path, '--json').stdout)['devices']
     assert device['peak']['bytes'] == 3 << 20
     assert device['peak']['holders'][0]['frames'][0]['line'] == 7
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from composer_memprof.simulation.verdict import torch_version
+from tests.support.json_schemas import as_promised
 from tests.support.processes.simulated_runs import MIB, on_a_server
 
 MODEL = """
@@ -69,7 +70,7 @@ def edit(before: str, after: str, path: Path = Path('memory_budget.yaml')) -> No
 def test_a_change_that_keeps_the_logits_is_above_the_budget_and_the_first_line_names_their_line() -> None:
     without = check()
     assert (without.returncode, without.stdout) == (2, '')
-    assert without.stderr == (
+    assert without.stderr.startswith(
         'composer-memprof: there is no memory_budget.yaml; make one with: composer-memprof check --update CONFIG, or '
         'composer-memprof check --update -- COMMAND\n'
     )
@@ -79,10 +80,11 @@ def test_a_change_that_keeps_the_logits_is_above_the_budget_and_the_first_line_n
 
     write(KEEPS_LOGITS)
     above = check('--json')
-    (run,) = json.loads(above.stdout)['runs']
+    found = as_promised('check', above.stdout)
+    (run,) = found['runs']
     line = MODEL.splitlines().index('        return self.head(x)  # the logits') + 1
     (grown, *_) = run['grown']
-    assert (above.returncode, run['status'], json.loads(above.stdout)['exit_code']) == (4, 'above', 4)
+    assert (above.returncode, run['status'], found['exit_code']) == (4, 'above', 4)
     assert grown['at'][0] == f'model.py:{line} forward' and grown['module'] == 'head'
     assert grown['after'] - grown['before'] == 3 * LOGITS, 'those of three batches'
     allocated = next(amount for amount in run['amounts'] if amount['measure'] == 'allocated')
@@ -150,7 +152,7 @@ def test_figures_of_other_settings_are_not_compared() -> None:
     assert done.returncode == 2
     assert 'its figures were recorded with gpu t4, and it has a100-40gb now; --update records them anew' in done.stdout
     given = check('--gpu', 't4', '--', 'python', 'train.py')
-    assert given.returncode == 2 and given.stderr == (
+    assert given.returncode == 2 and given.stderr.startswith(
         'composer-memprof: memory_budget.yaml: runs.train has gpu a100-40gb, not t4; change it there, or give another '
         '--name\n'
     )
@@ -171,13 +173,11 @@ def test_the_budget_names_more_than_one_run_and_each_gets_a_line() -> None:
     record()
     done = check('--update', '--name', 'four', '--ranks', '4', '--', 'python', 'train.py')
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(check('--json').stdout)
+    found: dict[str, Any] = as_promised('check', check('--json').stdout)
     assert [(run['name'], run['setup'].get('ranks')) for run in found['runs']] == [('train', None), ('four', '4')]
     unknown = check('--name', 'five')
     assert unknown.returncode == 2
-    assert unknown.stderr.endswith("there is no run 'five'; allowed are train, four; did you mean 'four'?\n") or (
-        unknown.stderr.endswith("there is no run 'five'; allowed are train, four\n")
-    )
+    assert "there is no run 'five'; allowed are train, four" in unknown.stderr
 
 
 OWN = Path(__file__).with_name('memory_budget.yaml')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from composer_memprof.plan.text import plan_text
 from composer_memprof.plan.trial import Outcome, Trial
 from composer_memprof.plan.untouched_weights import UntouchedWeights
 from tests.conftest import run_command_that_simulates, simulated_gpu
+from tests.support.json_schemas import as_promised
 from tests.support.processes.simulated_runs import plan_on_a_server, run_on_a_server
 
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
 def plan_of(*arguments: str) -> dict[str, Any]:
     ran = plan_on_a_server('--json', *arguments)
     assert ran.stdout, ran.stderr
-    return {**json.loads(ran.stdout), 'code': ran.returncode}
+    return {**as_promised('plan', ran.stdout), 'code': ran.returncode}
 
 
 def test_a_plan_says_whether_it_fits_what_fills_the_memory_and_what_each_change_gives() -> None:

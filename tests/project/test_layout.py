@@ -29,6 +29,7 @@ ROOMS = {
     'signals': set(),
     'redaction': set(),
     'guide': set(),
+    'schemas': set(),
     'interrupts': set(),
     'messages': {'redaction', 'vocabulary'},
     'examples': {'messages'},
@@ -47,27 +48,17 @@ ROOMS = {
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'plan': {
         *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'redaction'),
-        *('signals', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
+        *('schemas', 'signals', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
     },
     'budget': {
-        *(
-            'analysis',
-            'artifacts',
-            'examples',
-            'messages',
-            'plan',
-            'redaction',
-            'report',
-            'simulated_gpu',
-            'simulation',
-        ),
-        'vocabulary',
+        *('analysis', 'artifacts', 'examples', 'messages', 'plan', 'redaction', 'report', 'schemas', 'simulated_gpu'),
+        *('simulation', 'vocabulary'),
     },
     'testing': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {
         *('analysis', 'artifacts', 'budget', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plan', 'report'),
-        *('runner', 'simulated_gpu', 'simulation', 'terminal'),
+        *('runner', 'schemas', 'simulated_gpu', 'simulation', 'terminal'),
     },
 }
 

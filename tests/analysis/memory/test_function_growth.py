@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import mmap
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import torch
 from composer_memprof import MemProfiler, memprofilable
 from composer_memprof.analysis.function_growth import FunctionStatsError, read_function_growth
 from tests.conftest import child_environment
+from tests.support.json_schemas import as_promised
 from tests.support.processes import warm_python
 
 MIB = 1 << 20
@@ -73,7 +73,7 @@ def test_the_function_whose_calls_keep_memory_comes_first() -> None:
     rows = ran.stdout.splitlines()
     assert rows[0] == 'Growth by function: resident memory'
     assert rows[2].endswith('3 of 3  leaks') and rows[2].lstrip().startswith('+19')
-    told = json.loads(inspect(path, '--json').stdout)['functions'][0]
+    told = as_promised('inspect', inspect(path, '--json').stdout)['functions'][0]
     assert (told['function'], told['rss'], len(told['calls'])) == ('leaks', first.rss, 3)
 
 

@@ -21,6 +21,7 @@ from composer_memprof.artifacts.reading.running import goes_on
 from composer_memprof.report.html.run.page import write_run_page
 from composer_memprof.report.text.terminal.watching import _seen
 from tests.conftest import child_environment, train, until
+from tests.support.json_schemas import as_promised
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.processes import warm_python
 from tests.support.processes.ranks import run_on_ranks
@@ -51,7 +52,7 @@ def test_the_command_prints_the_verdict_and_writes_the_page_into_the_runs_folder
     assert result.stdout.startswith('made-up: 4 ranks\n  Rank 2 differs')
     assert result.stdout.endswith('open in a browser: run/report.html\n') and Path('run/report.html').is_file()
     as_json = run('report', 'run', '--json')
-    values = json.loads(as_json.stdout)
+    values = as_promised('report', as_json.stdout)
     assert values['odd_ranks'][0]['rank'] == 2 and values['verdict'][0]['about'] == 'rank'
     assert values['figures'][0]['ranks'] == [0, 1, 2, 3]
     again = run('report', 'run', '-o', 'elsewhere/page.html')
@@ -195,7 +196,7 @@ def test_windows_that_were_left_out_are_counted_with_their_reasons() -> None:
     sentence = '3 windows of host_rss were left out, because no room: 4 wait; TorchProfiler is recording.'
     assert said(reported(folder), 'files') == [sentence]
     assert sentence in ' '.join(run('ls', 'run').stdout.split())
-    counted = json.loads(run('report', 'run', '--json').stdout)['windows_left_out']
+    counted = as_promised('report', run('report', 'run', '--json').stdout)['windows_left_out']
     assert [(each['kind'], each['count']) for each in counted] == [('host_rss', 3)]
 
 

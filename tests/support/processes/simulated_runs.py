@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from composer_memprof.simulated_gpu import ranks
 from tests.conftest import run_command_that_simulates, simulated_gpu
+from tests.support.json_schemas import as_promised
 from tests.support.processes import warm_python
 
 MIB = 1 << 20
@@ -158,4 +159,4 @@ def on_a_server(*arguments: str, cwd: Optional[Path] = None, **variables: str) -
 def result_of(*arguments: str, fresh: bool = False) -> dict[str, Any]:
     ran = simulate('--json', *arguments, fresh=fresh)
     assert ran.stdout, ran.stderr
-    return {**json.loads(ran.stdout), 'stderr': ran.stderr, 'code': ran.returncode}
+    return {**as_promised('simulate', ran.stdout), 'stderr': ran.stderr, 'code': ran.returncode}
