@@ -44,7 +44,7 @@ test-newest-torch: $(NEWEST_VENV)/.installed-dev  ## all tests on the newest tor
 test-no-composer: $(WITHOUT_COMPOSER)/.installed-dev  ## the commands that need no Composer, without it and on the newest torch, in an environment of its own
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(WITHOUT_COMPOSER)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
 		tests/project/test_without_composer.py tests/simulated_gpu/test_third_party_libraries.py \
-		$(addprefix tests/simulation/,test_verdict.py test_versus.py) $(ARGS)
+		$(addprefix tests/simulation/,test_verdict.py test_versus.py) tests/budget tests/testing $(ARGS)
 
 # What composer_memprof[all] must not move, and the tests that need what LLM Foundry brings: wandb, MLflow, Databricks.
 test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all extras, and the tests of loggers and stores, in an environment of its own
@@ -118,7 +118,7 @@ $(WITHOUT_COMPOSER)/.installed-dev: setup.cfg Makefile
 	@$(WITHOUT_COMPOSER)/bin/python -m pip install --quiet uv
 	@printf '%s\n' "mosaicml; python_version < '3'" $(ANY_TORCH) > $(WITHOUT_COMPOSER)/overrides.txt
 	@$(WITHOUT_COMPOSER)/bin/uv pip install --quiet --python $(WITHOUT_COMPOSER)/bin/python \
-		--overrides $(WITHOUT_COMPOSER)/overrides.txt -e '.[simulate]' pytest pytest-xdist
+		--overrides $(WITHOUT_COMPOSER)/overrides.txt -e '.[simulate]' jsonschema pytest pytest-xdist
 	@touch $@
 
 $(FOUNDRY_VENV)/.installed: setup.cfg Makefile

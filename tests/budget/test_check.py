@@ -119,7 +119,7 @@ def test_an_update_says_what_changed_and_keeps_limits_and_comments() -> None:
     done = check('--update')
     assert done.returncode == 0, done.stderr
     assert 'train: 192.0 MiB more by model.py:' in done.stderr and '(+' in done.stderr
-    assert 'recorded with torch' in done.stderr.splitlines()[-1]
+    assert f'recorded with torch {torch_version()} in memory_budget.recorded.json; commit it' in done.stderr
     assert '# enough' in Path('memory_budget.yaml').read_text()
     assert check().returncode == 0
     write(TRAIN)
