@@ -117,7 +117,10 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
     unknown = [amount for amount in amounts if amount.limit and amount.allowed is None]
     status, reason = WITHIN, ''
     if ran.verdict == DOES_NOT_FIT:
-        status, reason = DOES_NOT_FIT, ran.reason
+        status, reason = (
+            DOES_NOT_FIT,
+            '. '.join(ran.reason.split('. ')[:2]),
+        )  # what was asked for, without torch's advice
     elif any(amount.above for amount in amounts):
         status, reason = ABOVE, '' if comparable else other or _not_recorded(what, recorded, torch)
     elif unknown:

@@ -15,6 +15,7 @@ from composer_memprof.messages import allowed_are, check_count, check_switches, 
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.devices import Device, device_by_hand, find_device, with_memory
 from composer_memprof.simulation.guesses import kept_parts
+from composer_memprof.simulation.run import python_of
 
 #: The keys that together say which GPU.
 OF_DEVICES = ('gpu', 'memory', 'compute_capability')
@@ -115,9 +116,9 @@ def run_of(name: str, settings: Mapping[str, Any], where: str = '') -> Run:
 
 def _check_it_is_there(begin: str, checked: Mapping[str, Any]) -> None:
     config, command = checked.get('config'), checked.get('command')
-    if config is not None and config not in shipped_configs() and not Path(config).is_file():
+    if config is not None and config not in shipped_configs() and not Path(config).expanduser().is_file():
         raise ValueError(f'{begin}config={config!r} is not a file; {allowed_are([*shipped_configs()], config)}')
-    if command is not None and shutil.which(command[0]) is None:
+    if command is not None and shutil.which(python_of(command)[0]) is None:
         raise ValueError(f'{begin}command: there is no program {command[0]!r}')
 
 
