@@ -16,6 +16,7 @@ NCCL's own use of torch's allocator is repeated: the flat copy of a list of tens
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Optional
@@ -25,10 +26,11 @@ from torch import distributed
 from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.futures import Future
 
-from composer_memprof.simulated_gpu.ranks import traffic
+from composer_memprof.simulated_gpu.ranks import timing, traffic
 
 #: Bytes of a tensor on a GPU up to which its values are computed, on the host.
 _SMALL = 4096
+_numbers = itertools.count()
 
 
 class SimulatedProcessGroup(distributed.ProcessGroup):
@@ -39,11 +41,13 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._own_rank = rank
         self._ranks = size
         self._spans_nodes: Optional[bool] = None
+        self._number = next(_numbers)
+        self._end: Optional[float] = None
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         self._count('all_reduce', tensors, 2 * self._others / self._ranks)
         self._reduce(tensors, opts)
-        return _Done(tensors)
+        return self._done(tensors)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
@@ -52,11 +56,11 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._count('reduce', tensors)
         if opts.rootRank == self._own_rank:
             self._reduce(tensors, opts)
-        return _Done(tensors)
+        return self._done(tensors)
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         self._count('broadcast', tensors)
-        return _Done(tensors)
+        return self._done(tensors)
 
     def allgather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -64,7 +68,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._count('all_gather', inputs, self._others)
         self._flat_copy(outputs[0])
         _fill(outputs[0], inputs[0])
-        return _Done(outputs[0])
+        return self._done(outputs[0])
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -73,19 +77,19 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         for gathered in outputs:
             for output, own in zip(gathered, inputs, strict=True):
                 _fill([output], own)
-        return _Done([output for gathered in outputs for output in gathered])
+        return self._done([output for gathered in outputs for output in gathered])
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
         self._count('all_gather', [own], self._others)
         _write(output, lambda: _on_host(own).reshape(1, -1).expand(self._ranks, -1).reshape(output.shape))
-        return _Done([output])
+        return self._done([output])
 
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         for output, own in zip(outputs, inputs, strict=True):
             self._allgather_base(output, own)
-        return _Done(outputs)
+        return self._done(outputs)
 
     def gather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -93,7 +97,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._count('gather', inputs)
         for gathered in outputs:  # none but on the root
             _fill(gathered, inputs[0])
-        return _Done([])
+        return self._done([])
 
     def scatter(  # type: ignore[override]
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
@@ -101,7 +105,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         for scattered in inputs:  # none but on the root
             self._count('scatter', scattered, self._others / self._ranks)
             _fill(outputs, scattered[self._own_rank])
-        return _Done(outputs)
+        return self._done(outputs)
 
     def reduce_scatter(  # type: ignore[override]
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
@@ -112,27 +116,27 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         for output, scattered in zip(outputs, inputs, strict=True):
             _fill([output], scattered[self._own_rank])
         self._reduce(outputs, opts)
-        return _Done(outputs)
+        return self._done(outputs)
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Work:
         self._count('reduce_scatter', [whole], self._others / self._ranks)
         _write(output, lambda: _on_host(whole).reshape(self._ranks, -1)[self._own_rank].reshape(output.shape))
         self._reduce([output], opts)
-        return _Done([output])
+        return self._done([output])
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, whole, opts)
-        return _Done(outputs)
+        return self._done(outputs)
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> Work:
         self._count('all_to_all', inputs, self._others / self._ranks)
         for output in outputs:
             if output.shape == inputs[self._own_rank].shape:
                 _fill([output], inputs[self._own_rank])
-        return _Done(outputs)
+        return self._done(outputs)
 
     def alltoall_base(
         self,
@@ -144,7 +148,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
     ) -> Work:
         self._count('all_to_all', [whole], self._others / self._ranks)
         _write(output, lambda: self._exchanged(output, _on_host(whole), output_sizes, input_sizes))
-        return _Done([output])
+        return self._done([output])
 
     def _exchanged(
         self,
@@ -164,18 +168,18 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> Work:
         self._count('send', tensors)
-        return _Done(tensors)
+        return self._done(tensors)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> Work:
-        return _Done(tensors, source=src)
+        return self._done(tensors, source=src)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work:
-        return _Done(tensors, source=(self._own_rank - 1) % self._ranks)
+        return self._done(tensors, source=(self._own_rank - 1) % self._ranks)
 
     def barrier(self, opts: Any = None) -> Work:
         if self._is_nccl():
             torch.zeros(1, device='cuda')
-        return _Done([])
+        return self._done([])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         return None
@@ -184,7 +188,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         return None
 
     def _end_coalescing(self, device: torch.device) -> Work:
-        return _Done([])
+        return self._done([])
 
     # torch 2.15's names
     all_gather_single = _allgather_base
@@ -202,6 +206,12 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
             self._spans_nodes = traffic.between_nodes(distributed.get_process_group_ranks(self))
         if self._others:
             traffic.count(name, tensors, times, between_nodes=self._spans_nodes)
+            self._end = timing.end_of_collective(self._number, self._ranks, tensors, times, self._spans_nodes)
+
+    def _done(self, tensors: Sequence[torch.Tensor], source: int = -1) -> Work:
+        """The collective that was counted last. Its tensors are there at once; a stream may wait for its time."""
+        end, self._end = self._end, None
+        return _Done(tensors, source, end)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         operation = ReduceOp.SUM if opts is None else opts.reduceOp
@@ -222,12 +232,14 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
 class _Done(Work):
     """A collective that is finished. Its future holds the tensors, as DDP's reducer expects."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], source: int = -1) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], source: int, end: Optional[float]) -> None:
         super().__init__()
+        self._end = end
         self._tensors = list(tensors)
         self._source = source
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        timing.wait(self._end)
         return True
 
     def is_completed(self) -> bool:
@@ -237,7 +249,7 @@ class _Done(Work):
         return True
 
     def synchronize(self) -> None:
-        return None
+        timing.wait(self._end)
 
     def result(self) -> list[torch.Tensor]:
         return self._tensors
@@ -250,7 +262,8 @@ class _Done(Work):
     def get_future(self) -> Future[Any]:
         devices = list({tensor.device for tensor in self._tensors if tensor.is_cuda})
         future: Future[Any] = Future(devices=devices)  # type: ignore[arg-type]
-        future.set_result(self._tensors)
+        with timing.waited_for(self._end):  # whoever waits for the future waits for what its stream has done now
+            future.set_result(self._tensors)
         return future
 
 

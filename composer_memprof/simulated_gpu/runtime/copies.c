@@ -90,7 +90,10 @@ static int copy(char *to, const char *from, size_t bytes) {
 }
 
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) { return copy(to, from, bytes); }
-int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) { return copy(to, from, bytes); }
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) {
+  copy_launched(stream, bytes, is_on_device(to) && is_on_device(from));
+  return copy(to, from, bytes);
+}
 int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream) {
   return copy(to, from, bytes);
 }
@@ -106,4 +109,7 @@ int cudaMemset(void *to, int value, size_t bytes) {
   else memset(to, value, bytes);
   OK;
 }
-int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream) { return cudaMemset(to, value, bytes); }
+int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream) {
+  memory_set(stream, bytes);
+  return cudaMemset(to, value, bytes);
+}

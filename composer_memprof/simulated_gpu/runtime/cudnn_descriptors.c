@@ -6,7 +6,11 @@ typedef struct { void *stream; } Handle;
 
 int cudnnCreate(Handle **handle) { *handle = calloc(1, sizeof **handle); OK; }
 DESTROY(cudnnDestroy)
-int cudnnSetStream(Handle *handle, void *stream) { handle->stream = stream; OK; }
+int cudnnSetStream(Handle *handle, void *stream) {
+  library_uses(stream);
+  handle->stream = stream;
+  OK;
+}
 int cudnnGetStream(Handle *handle, void **stream) { *stream = handle->stream; OK; }
 
 size_t bytes_of_type(int type) {

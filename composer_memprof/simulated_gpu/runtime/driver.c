@@ -35,12 +35,28 @@ int cuFuncGetAttribute(int *value, int attribute, void *function) {
   *value = attribute == 0 ? 1024 : attribute == 4 ? 32 : 0; /* threads in a block; registers; else bytes */
   OK;
 }
-static int launch(void) { forget_what_was_written(); OK; }
-int cuLaunchKernel() { return launch(); }
-int cuLaunchKernelEx() { return launch(); }
-int cuLaunchCooperativeKernel() { return launch(); }
-int cuMemsetD32Async() { return launch(); }
-int cuStreamWriteValue32() { return launch(); }
+static int launch(void *stream) {
+  unknown_kernel_launched(stream);
+  forget_what_was_written();
+  OK;
+}
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned shared, void *stream) {
+  return launch(stream);
+}
+int cuLaunchCooperativeKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                              unsigned block_y, unsigned block_z, unsigned shared, void *stream) {
+  return launch(stream);
+}
+/* The beginning of CUlaunchConfig. */
+typedef struct { Size grid, block; unsigned shared; void *stream; } Configuration;
+int cuLaunchKernelEx(const Configuration *configuration) { return launch(configuration->stream); }
+int cuMemsetD32Async(void *to, unsigned value, size_t count, void *stream) {
+  memory_set(stream, 4 * count);
+  forget_what_was_written();
+  OK;
+}
+int cuStreamWriteValue32(void *stream) { return launch(stream); }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
 }

@@ -19,15 +19,16 @@ int __cudaPopCallConfiguration(Size *grid, Size *block, size_t *shared, void **s
   OK;
 }
 
-static int launch(const void *function, void **arguments) {
+static int launch(const void *function, void **arguments, void *stream) {
+  kernel_launched(stream);
   if (!write_if_it_counts(function, arguments)) forget_what_was_written();
   OK;
 }
 int cudaLaunchKernel(const void *function, Size grid, Size block, void **arguments, size_t shared, void *stream) {
-  return launch(function, arguments);
+  return launch(function, arguments, stream);
 }
-int cudaLaunchKernelExC(const void *config, const void *function, void **arguments) {
-  return launch(function, arguments);
+int cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
+  return launch(function, arguments, config->stream);
 }
 int cudaLaunchCooperativeKernel(const void *function, Size grid, Size block, void **arguments, size_t shared,
                                 void *stream) {

@@ -66,6 +66,24 @@ int address_range(void **start, size_t *bytes, void *address);
 /* Whether this process was forked from one that used the device: as with NVIDIA's driver, it can't use it. */
 int is_lost(void);
 
+/* clocks.c: the time that passes on streams, in seconds, while Python asks for it. */
+enum { OTHER_KERNELS, PRODUCTS, ATTENTION, OPTIMIZER, COLLECTIVES, COPIES, WAITING_FOR_STREAMS, WAITING_FOR_HOST, KINDS };
+typedef struct { double now; int period; double spent[KINDS]; } Clock;
+void kernel_launched(void *stream);
+/* Of a kernel that belongs to no operator. */
+void unknown_kernel_launched(void *stream);
+/* A library launches on the stream that this thread has set last, for whichever library. */
+void library_uses(void *stream);
+void library_launched(void);
+void copy_launched(void *stream, size_t bytes, int within_device);
+void memory_set(void *stream, size_t bytes);
+void record_time(double *time, void *stream);
+void stream_waits(void *stream, double time);
+void host_waits(double time);
+void host_waits_for_stream(void *stream);
+void host_waits_for_all(void);
+int time_is_known(void);
+
 /* copies.c: whatever the host wrote before a kernel's launch may have been replaced by it. */
 void forget_what_was_written(void);
 /* What a kernel would have written, for the host to read. */

@@ -1,12 +1,13 @@
-/* Streams, events and graphs: everything completes at once; which streams a capture has is kept, what they do is not. */
+/* Streams, events and graphs: everything completes at once, though clocks may say when a device would have done it;
+   which streams a capture has is kept, what they do is not. */
 
 #include "simulated_gpu.h"
 
 enum { MOST_CAPTURES = 64 };
 
 /* `capture` is the id of the capture that the work belongs to, also after that has ended. */
-typedef struct { int priority; unsigned long long capture; } Stream;
-typedef struct { unsigned long long capture; } Event;
+typedef struct { Clock clock; int priority; unsigned long long capture; } Stream;
+typedef struct { double time; unsigned long long capture; } Event;
 
 /* Captures that have begun and not ended; `id` is 0 where there is none. */
 static struct { unsigned long long id; int invalid, mode; pthread_t thread; } captures[MOST_CAPTURES];
@@ -55,22 +56,37 @@ int cudaStreamAddCallback(void *stream, void (*call)(void *, int, void *), void 
   OK;
 }
 int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) { call(data); OK; }
-int cudaStreamSynchronize(void *stream) { return wait_for(capture_on(stream), cudaErrorStreamCaptureUnsupported); }
-int cudaStreamQuery(void *stream) { return cudaStreamSynchronize(stream); }
+int cudaStreamQuery(void *stream) { return wait_for(capture_on(stream), cudaErrorStreamCaptureUnsupported); }
+int cudaStreamSynchronize(void *stream) {
+  host_waits_for_stream(stream);
+  return cudaStreamQuery(stream);
+}
 /* A stream that waits for a captured one joins the capture. */
 int cudaStreamWaitEvent(void *stream, Event *event, unsigned flags) {
+  stream_waits(stream, event->time);
   if (stream_at(stream) && still_active(event->capture)) stream_at(stream)->capture = event->capture;
   OK;
 }
 
 int cudaEventCreateWithFlags(Event **event, unsigned flags) { *event = calloc(1, sizeof **event); OK; }
 int cudaEventCreate(Event **event) { return cudaEventCreateWithFlags(event, 0); }
-int cudaEventRecord(Event *event, void *stream) { event->capture = capture_on(stream); OK; }
+int cudaEventRecord(Event *event, void *stream) {
+  event->capture = capture_on(stream);
+  record_time(&event->time, stream);
+  OK;
+}
 int cudaEventRecordWithFlags(Event *event, void *stream, unsigned flags) { return cudaEventRecord(event, stream); }
-int cudaEventSynchronize(Event *event) { return wait_for(still_active(event->capture), cudaErrorCapturedEvent); }
-int cudaEventQuery(Event *event) { return cudaEventSynchronize(event); }
+int cudaEventQuery(Event *event) { return wait_for(still_active(event->capture), cudaErrorCapturedEvent); }
+int cudaEventSynchronize(Event *event) {
+  host_waits(event->time);
+  return cudaEventQuery(event);
+}
 int cudaEventDestroy(void *event) { free(event); OK; }
-int cudaEventElapsedTime(float *milliseconds, void *start, void *end) {
+int cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {
+  if (time_is_known()) {
+    *milliseconds = 1000 * (end->time - start->time);
+    OK;
+  }
   assumed("the time between any two events is 0.01 ms; what is tuned by time takes the first choice, for products cuBLAS");
   *milliseconds = 0.01f;
   OK;
@@ -119,7 +135,7 @@ int cudaGraphInstantiateWithFlags(void **executable) { *executable = malloc(8); 
 int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { *count = 1; OK; } /* torch warns about none */
 int cudaGraphDestroy(void *graph) { free(graph); OK; }
 int cudaGraphExecDestroy(void *executable) { free(executable); OK; }
-int cudaGraphLaunch(void *executable, void *stream) { forget_what_was_written(); OK; }
+int cudaGraphLaunch(void *executable, void *stream) { kernel_launched(stream); forget_what_was_written(); OK; }
 
 /* Whatever waits for a device is forbidden while a stream is captured: by anybody, by the thread that captures, or by
    nobody, as the mode of the capture says. */
@@ -128,6 +144,7 @@ static int forbids_waiting(int i) {
       || (captures[i].mode == cudaStreamCaptureModeThreadLocal && pthread_equal(captures[i].thread, pthread_self()));
 }
 int cudaDeviceSynchronize(void) {
+  host_waits_for_all();
   for (int i = 0; i < MOST_CAPTURES; i++)
     if (captures[i].id && forbids_waiting(i)) return wait_for(captures[i].id, cudaErrorStreamCaptureUnsupported);
   OK;

@@ -1,0 +1,1 @@
+"""How long kernels take on a device: matrix products, attention, other operators, collectives."""

@@ -1,0 +1,213 @@
+"""How long an operator of torch takes: products and attention by their sizes, others by the bytes they read and write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer_memprof.simulated_gpu.clocks import Kind
+from composer_memprof.simulated_gpu.durations.attention import attention_seconds
+from composer_memprof.simulated_gpu.durations.products import Products
+from composer_memprof.simulated_gpu.rates import KERNEL, MEMORY_REACHED, Rates
+
+Duration = tuple[float, Kind]
+_Arguments = Sequence[Any]
+_Rule = Callable[['Durations', _Arguments, dict[str, Any], Any], Duration]
+
+
+class Durations:
+    """The durations of one device.
+
+    Args:
+        compute_capability: its major part.
+    """
+
+    def __init__(self, rates: Rates, multiprocessors: int, compute_capability: int) -> None:
+        self._rates = rates
+        self._compute_capability = compute_capability
+        self._products = Products(rates, multiprocessors)
+        self._memory = rates.memory * MEMORY_REACHED
+        self._rules: dict[Any, _Rule] = {}
+
+    def of(self, operation: Any, arguments: _Arguments, keywords: dict[str, Any], result: Any) -> Duration:
+        """Seconds of all kernels of a call, and what they are."""
+        rule = self._rules.get(operation)
+        if rule is None:
+            rule = self._rules[operation] = _rule_of(operation.name())
+        return rule(self, arguments, keywords, result)
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    def product(self, batch: int, m: int, n: int, k: int, of: Tensor) -> Duration:
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        return self._products.seconds(batch, m, n, k, str(of.dtype)[6:], of.element_size(), tf32), Kind.PRODUCTS
+
+    def convolution(self, inputs: Tensor, weight: Tensor, output: Tensor, groups: int) -> Duration:
+        """As the product that it is: each element of the output of a channel's weights and the inputs below them."""
+        places = output.numel() // max(1, output.shape[1])
+        channels, depth = weight.shape[0] // groups, weight[0].numel()
+        tf32 = torch.backends.cudnn.allow_tf32
+        seconds = self._products.seconds(
+            groups, places, channels, depth, str(inputs.dtype)[6:], inputs.element_size(), tf32
+        )
+        return seconds, Kind.PRODUCTS
+
+    def attention(self, kernel: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: bool) -> Duration:
+        """Of tensors (batch, heads, length, width)."""
+        pairs: float = q.shape[-2] * k.shape[-2]
+        if causal:
+            pairs = pairs / 2 if q.shape[-2] == k.shape[-2] else pairs
+        scores = math.prod(q.shape[:-2]) * pairs
+        peak = self._rates.peak(str(q.dtype)[6:], tf32=True)
+        widths = q.shape[-1] + v.shape[-1]
+        seconds = attention_seconds(peak, self._compute_capability, kernel, scores, widths, q.shape[-2], backward)
+        return KERNEL + seconds, Kind.ATTENTION
+
+    def moved(self, size: float) -> Duration:
+        return KERNEL + size / self._memory, Kind.OTHER_KERNELS
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _bytes(value: Any) -> int:
+    """Of the tensors in a value. What is expanded is read once."""
+    size = 0
+    for each in _tensors((value,)):
+        own = each.numel() * each.element_size()
+        if own and 0 in each.stride():
+            own = min(own, each.untyped_storage().nbytes())
+        size += own
+    return size
+
+
+# -- the rules, by the operator's name; `d` is the device's durations -------------------------------------------------
+
+
+def _read_and_write(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.moved(_bytes(a) + (_bytes(tuple(k.values())) if k else 0) + _bytes(result))
+
+
+def _in_place_lists(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    """The first list is read and written, the others are read."""
+    return d.moved(2 * _bytes(a[0]) + _bytes(a[1:]))
+
+
+def _written_lists(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    """The first list is written."""
+    return d.moved(_bytes(a))
+
+
+def _fused_optimizer(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    """All lists are read, and all but the gradients, the second one, are written."""
+    return d.moved(2 * _bytes(a) - _bytes(a[1]))
+
+
+def _written(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.moved(_bytes(result))
+
+
+def _copied_onto(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.moved(_bytes(a[1]) + _bytes(a[0]))
+
+
+def _gathered(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    """As many elements are read as are in the result."""
+    return d.moved(2 * _bytes(result))
+
+
+def _scattered(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    """The result is cleared, and as many of its elements are read and written as are in the gradient."""
+    return d.moved(_bytes(result) + 3 * _bytes(a[0]))
+
+
+def _copied_in(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    """Shards are copied into their place among those of all ranks."""
+    return d.moved(2 * _bytes(a[0]))
+
+
+def _mm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.product(1, a[0].shape[0], a[1].shape[1], a[0].shape[1], a[0])
+
+
+def _addmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return _mm(d, a[1:], k, result)
+
+
+def _bmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.product(a[0].shape[0], a[0].shape[1], a[1].shape[2], a[0].shape[2], a[0])
+
+
+def _baddbmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return _bmm(d, a[1:], k, result)
+
+
+def _linear(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.product(1, a[0].numel() // a[0].shape[-1], a[1].shape[0], a[0].shape[-1], a[0])
+
+
+def _convolution(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    return d.convolution(a[0], a[1], result, int(a[8]))
+
+
+def _convolution_backward(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+    seconds, kind = d.convolution(a[1], a[2], a[0], int(a[9]))
+    return seconds * (bool(a[10][0]) + bool(a[10][1])), kind
+
+
+def _attention(kernel: str, causal_at: int, backward: bool) -> _Rule:
+    first = 1 if backward else 0
+
+    def rule(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+        causal = a[causal_at] if len(a) > causal_at else k.get('is_causal', False)
+        q, key, v = a[first : first + 3]
+        return d.attention(kernel, q, key, v, bool(causal), backward)
+
+    return rule
+
+
+_SDPA = 'aten::_scaled_dot_product'
+_RULES: dict[str, _Rule] = {
+    'aten::mm': _mm,
+    'aten::addmm': _addmm,
+    'aten::_addmm_activation': _addmm,
+    'aten::_scaled_mm': _mm,
+    'aten::_int_mm': _mm,
+    'aten::bmm': _bmm,
+    'aten::baddbmm': _baddbmm,
+    'aten::linear': _linear,
+    'aten::convolution': _convolution,
+    'aten::convolution_backward': _convolution_backward,
+    f'{_SDPA}_flash_attention': _attention('flash-2', 4, False),
+    f'{_SDPA}_efficient_attention': _attention('efficient', 6, False),
+    f'{_SDPA}_cudnn_attention': _attention('cudnn', 6, False),
+    f'{_SDPA}_flash_attention_backward': _attention('flash-2', 11, True),
+    f'{_SDPA}_efficient_attention_backward': _attention('efficient', 11, True),
+    f'{_SDPA}_cudnn_attention_backward': _attention('cudnn', 14, True),
+    **dict.fromkeys(('aten::zero_', 'aten::fill_', 'aten::normal_', 'aten::uniform_', 'aten::arange'), _written),
+    'aten::copy_': _copied_onto,
+    **dict.fromkeys(('aten::embedding', 'aten::index', 'aten::index_select', 'aten::gather'), _gathered),
+    'aten::embedding_dense_backward': _scattered,
+    'fsdp::all_gather_copy_in': _copied_in,
+    **dict.fromkeys(('aten::_foreach_copy_', 'aten::_foreach_zero_'), _written_lists),
+}
+
+
+def _rule_of(name: str) -> _Rule:
+    plain = name.partition('.')[0]
+    if plain in _RULES:
+        return _RULES[plain]
+    if plain.startswith('aten::_fused_') and plain.endswith('_'):
+        return _fused_optimizer
+    if plain.startswith('aten::_foreach_') and plain.endswith('_'):
+        return _in_place_lists
+    return _read_and_write

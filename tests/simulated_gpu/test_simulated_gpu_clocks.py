@@ -1,0 +1,109 @@
+"""The clocks of a simulated GPU: what overlaps, what waits, and what a launch costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from composer_memprof.simulated_gpu.devices import device_names
+from composer_memprof.simulated_gpu.durations.collectives import collective_seconds
+from composer_memprof.simulated_gpu.durations.products import Products
+from composer_memprof.simulated_gpu.rates import KERNEL, LAUNCH, UnknownRateError, rates_of
+from tests.support.processes.simulated_runs import on_simulated_gpu
+
+STREAMS = """
+from composer_memprof.simulated_gpu import clocks
+from composer_memprof.simulated_gpu.clocks import Kind
+from composer_memprof.simulated_gpu.rates import rates_of
+
+x, side = torch.zeros(8, device='cuda'), torch.cuda.Stream()
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+start.record(), end.record()
+found['without clocks'] = start.elapsed_time(end)
+
+def launch(seconds):
+    x + 1
+    clocks.took(seconds, Kind.OTHER_KERNELS)
+
+clocks.start(rates_of('a100-80gb'))
+start.record()
+launch(2.0)
+with torch.cuda.stream(side):
+    launch(3.0)
+end.record()
+found['one stream'] = start.elapsed_time(end) / 1000
+found['both'] = clocks.elapsed()
+torch.cuda.current_stream().wait_stream(side)
+launch(1.0)
+end.record()
+found['after waiting'] = start.elapsed_time(end) / 1000
+x.view(2, 4)
+clocks.took(9.0, Kind.OTHER_KERNELS)
+found['a view'] = clocks.elapsed()
+torch.cuda.synchronize()
+launch(0.0)
+found['after a synchronization'] = clocks.elapsed()
+stream = torch.cuda.current_stream().cuda_stream
+found['waited'] = clocks.spent(stream)[Kind.WAITING_FOR_STREAMS]
+
+clocks.start(rates_of('a100-80gb'))
+for _ in range(1000):
+    launch(0.0)
+found['bound by launches'] = clocks.elapsed()
+found['launches'], found['unknown'] = clocks.counts()
+end = clocks.collective(7, stream, 0.5)
+launch(0.25)
+found['overlaps a collective'] = clocks.elapsed() - found['bound by launches']
+clocks.wait(stream, end)
+launch(0.25)
+found['waits for it'] = clocks.elapsed() - found['bound by launches']
+clocks.stop()
+"""
+
+
+def test_streams_overlap_unless_they_wait_and_events_and_the_host_see_it(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, STREAMS)
+    assert found['without clocks'] == pytest.approx(0.01)
+    seconds = {
+        'one stream': 2.0,
+        'both': 3.0,
+        'after waiting': 4.0,
+        'a view': 4.0,
+        'after a synchronization': 4.0,
+        'waited': 1.0,
+    }
+    assert {name: found[name] for name in seconds} == pytest.approx(seconds, abs=0.001)
+    assert found['bound by launches'] == pytest.approx(1000 * LAUNCH, rel=0.01)
+    assert (found['launches'], found['unknown']) == (1000, 0)
+    assert found['overlaps a collective'] == pytest.approx(0.5, abs=0.001)
+    assert found['waits for it'] == pytest.approx(0.75, abs=0.001)
+
+
+@pytest.mark.parametrize('key', device_names())
+def test_every_device_of_the_table_has_rates_and_reaches_no_more_than_its_peak(key: str) -> None:
+    rates = rates_of(key)
+    for dtype, itemsize in (('float16', 2), ('bfloat16', 2), ('float32', 4), ('float64', 8)):
+        seconds = Products(rates, 80).seconds(1, 8192, 8192, 8192, dtype, itemsize, False)
+        assert 0.4 * rates.peak(dtype) < 2 * 8192**3 / seconds < rates.peak(dtype)
+
+
+def test_a_product_takes_whole_waves_of_tiles_and_a_small_one_the_shortest_kernel() -> None:
+    seconds = Products(rates_of('a100-80gb'), 108).seconds
+    one_wave, one_tile_more = (seconds(1, 256 * 108 + 256 * more, 128, 65536, 'bfloat16', 2, False) for more in (0, 1))
+    assert 1.05 < one_tile_more / one_wave < 2
+    assert seconds(1, 1, 1, 1, 'bfloat16', 2, False) < 3 * KERNEL
+
+
+def test_a_collective_takes_longer_between_nodes_and_with_more_ranks() -> None:
+    rates = rates_of('a100-80gb')
+    within = collective_seconds(rates, 10**9, 8, between_nodes=False)
+    assert within < collective_seconds(rates, 10**9, 8, between_nodes=True)
+    assert within < collective_seconds(rates, 10**9, 64, between_nodes=False)
+
+
+def test_nothing_is_known_of_a_data_type_that_a_device_has_not_or_of_a_device_by_hand() -> None:
+    with pytest.raises(UnknownRateError, match='float8_e4m3fn'):
+        rates_of('a100-80gb').peak('float8_e4m3fn')
+    with pytest.raises(UnknownRateError):
+        rates_of('24gb-sm80')
