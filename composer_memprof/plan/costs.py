@@ -41,13 +41,13 @@ def costs_of(base: Outcome, changed: Outcome) -> Costs:
 
 
 def costs_in_words(costs: Costs, base: Outcome) -> Iterator[str]:
-    """Each difference that matters, relative to the config as it is.
+    """Each difference that matters, relative to the config as it is. FLOPs do where times are not known.
 
     >>> base = Outcome(flops=100, sent={'all_gather': 200})
     >>> list(costs_in_words(Costs(flops=25, sent=-100, sent_between_nodes=0), base))
     ['+25% FLOPs', '-50% sent']
     """
-    if costs.flops and base.step_flops and abs(costs.flops) >= _SMALLEST * base.step_flops:
+    if base.time is None and costs.flops and base.step_flops and abs(costs.flops) >= _SMALLEST * base.step_flops:
         yield f'{costs.flops / base.step_flops:+.0%} FLOPs'
     total = _difference(costs.sent, base.all_sent)
     between = _difference(costs.sent_between_nodes, base.sent_between_nodes)

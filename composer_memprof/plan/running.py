@@ -6,10 +6,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Optional
 
 import torch
-from composer import ComposerModel
+from composer import ComposerModel, Trainer
 from composer.core import Callback, State
 from composer.loggers import Logger
 from composer.utils import collect_env
@@ -37,6 +38,7 @@ from composer_memprof.simulated_gpu import ranks
 from composer_memprof.simulated_gpu.ranks import traffic
 from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, figures
 from composer_memprof.simulation.observer import StepObserver, device_peaks
+from composer_memprof.simulation.step_time import StepTime
 
 _BATCHES = 2
 #: With ``few_microbatches``: the first one makes gradients, the second one adds to them, the third one is as all others.
@@ -59,13 +61,16 @@ def run_trial(config: str, trial: Trial) -> Outcome:
             split = data.split_batch
             data.split_batch = lambda batch, size: split(batch, size)[:_FEW]
         trainer.fit()
+        outcome = run.outcome(time.monotonic() - began)
     except Exception as error:
         shortage = out_of_memory_in(error)
         if shortage is None:
             log_error('a trial failed')
             return Outcome(error=' '.join(f'{type(error).__name__}: {error}'.split())[:1500])
         return run.outcome(time.monotonic() - began, ' '.join(str(shortage).split()))
-    return run.outcome(time.monotonic() - began)
+    if not trial.is_timed:
+        return outcome
+    return replace(outcome, time=run.time_a_batch(trainer), seconds=time.monotonic() - began)
 
 
 def _microbatch(state: State) -> tuple[int, int]:
@@ -137,6 +142,8 @@ class _Run(Callback):
         self._sent_before: Counter[tuple[str, bool]] = Counter()
         self._sent: Counter[tuple[str, bool]] = Counter()
         self._host_model = 0
+        #: Whether the outcome is known, and a batch more is timed.
+        self.is_seen = False
         self._setup = 0
         cuda_allocator.call_when_started(self._observer.begin)
 
@@ -156,7 +163,21 @@ class _Run(Callback):
             apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == wanted)
         return model
 
+    def time_a_batch(self, trainer: Trainer) -> Optional[StepTime]:
+        """Train one batch more, to see how long it takes; None if that is not known.
+
+        It comes after the outcome: to listen to operators changes what torch allocates a little.
+        """
+        self.is_seen = True
+        try:
+            trainer.fit(duration='1ba')
+        except Exception:
+            log_error('a batch could not be timed')
+        return self._observer.time
+
     def fit_start(self, state: State, logger: Logger) -> None:
+        if self.is_seen:
+            return
         self._setup = max((each.allocated for each in device_peaks()), default=0)
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
@@ -168,9 +189,11 @@ class _Run(Callback):
     def batch_start(self, state: State, logger: Logger) -> None:
         self._microbatch, self._asked_microbatch = _microbatch(state)
         self._sent_before = traffic.sent()
-        if self._trial.counts_flops and state.timestamp.batch == _BATCHES - 1:
+        if self._trial.counts_flops and not self.is_seen and state.timestamp.batch == _BATCHES - 1:
             self._flops = FlopsRecorder(state.model)
             self._flops.__enter__()
+        if self.is_seen:
+            self._observer.begin_step()
 
     def after_loss(self, state: State, logger: Logger) -> None:
         if self._trial.drops_outputs and not state.train_metrics:
@@ -181,9 +204,10 @@ class _Run(Callback):
             raise ValueError(DATA_ENDS)
 
     def batch_end(self, state: State, logger: Logger) -> None:
+        self._observer.end_step()
         if self._trial.drops_outputs:  # metrics of training have read them by now
             _drop_outputs(state)
-        if self._flops is not None:
+        if self._flops is not None and self._flops.is_recording:
             self._flops.__exit__(None, None, None)
         self._sent = traffic.sent() - self._sent_before
 

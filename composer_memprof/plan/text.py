@@ -13,6 +13,7 @@ from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.plan.planning import Plan, Row
 from composer_memprof.plan.trial import Outcome, Share
 from composer_memprof.simulated_gpu.outside import in_words
+from composer_memprof.simulation.step_time import difference, time_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, margin
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
@@ -30,16 +31,24 @@ def plan_text(plan: Plan) -> RenderableType:
     parts += [Text(), *_shares('At the peak, by module', plan.outcome.by_block, plan.outcome.allocated)]
     if plan.changes:
         together = [] if plan.combination is None else [plan.combination]
-        parts += [Text(), Text('What to change, each tried', style='bold'), _table(plan.changes, 'change')]
+        parts += [
+            Text(),
+            Text('What to change, each tried', style='bold'),
+            _table(plan.changes, 'change', plan.outcome),
+        ]
         if plan.combination is not None:
             fits = 'these fit together' if plan.combination.outcome.fits else 'together they do not either, at best'
-            parts += [Text(), Text(f'None of them fits alone; {fits}', style='bold'), _table(together, 'changes')]
+            parts += [
+                Text(),
+                Text(f'None of them fits alone; {fits}', style='bold'),
+                _table(together, 'changes', plan.outcome),
+            ]
         parts += [Text(), Text('What to write', style='bold'), *_how([*plan.changes, *together])]
         parts += _errors(plan.changes)
         if plan.not_tried:
             parts += [Text(), Text('Not tried', style='bold'), *map(_Indented, plan.not_tried)]
     if plan.grid:
-        parts += [Text(), Text('Variations', style='bold'), _table(plan.grid, 'variation')]
+        parts += [Text(), Text('Variations', style='bold'), _table(plan.grid, 'variation', plan.outcome)]
         parts += _errors(plan.grid)
     return Group(*parts)
 
@@ -67,6 +76,8 @@ def _facts(plan: Plan) -> Iterator[str]:
         else:
             above = f'{largest.next_tried} {"does not run" if limit else "does not fit"}'
             yield f'the largest microbatch that fits of those tried: {_count(largest.samples)}{limit}; {above}'
+    if outcome.time is not None:
+        yield from map(printable, time_in_words(outcome.time, plan.gpu))
     yield f"allowed for outside of torch's allocator: {in_words(plan.outside)}"
     yield margin(plan.torch)
     if outcome.limited_by_batch:
@@ -105,16 +116,17 @@ def _shares(title: str, shares: Sequence[Share], whole: int) -> Iterator[Rendera
         yield Text(f'{human_bytes(share.bytes):>12} {share.bytes / max(whole, 1):5.0%}  {printable(name)}')
 
 
-def _table(rows: Sequence[Row], first: str) -> Table:
+def _table(rows: Sequence[Row], first: str, base: Outcome) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(first, overflow='fold')
     for name in ('peak', 'less', 'reserved'):
         table.add_column(name, justify='right', no_wrap=True)
     table.add_column('fits', no_wrap=True)
+    table.add_column('time', justify='right', no_wrap=True)
     table.add_column('cost', overflow='fold')
     for row in rows:
         if row.outcome.error:
-            table.add_row(printable(row.name), '', '', '', '', NOT_SEEN)
+            table.add_row(printable(row.name), '', '', '', '', '', NOT_SEEN)
             continue
         table.add_row(
             printable(row.name),
@@ -122,6 +134,7 @@ def _table(rows: Sequence[Row], first: str) -> Table:
             human_bytes(row.saved),
             human_bytes(row.outcome.reserved),
             'yes' if row.outcome.fits else 'no',
+            difference(row.outcome.time, base.time),
             row.cost,
         )
     return table

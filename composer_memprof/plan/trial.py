@@ -6,6 +6,7 @@ import dataclasses
 from typing import Optional
 
 from composer_memprof.analysis.memory.findings.attribution import PlaceShare
+from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, NOT_SEEN, verdict_of
 
 
@@ -36,6 +37,11 @@ class Trial:
     few_microbatches: bool = False
     drops_outputs: bool = False
     without_limit: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether one more batch shows how long it takes; a batch that is cut short does not."""
+        return not self.few_microbatches
 
     @property
     def nodes(self) -> int:
@@ -80,6 +86,7 @@ class Outcome:
         host_model: the model's memory on the host while it is built.
         seconds: that the trial took.
         timed_out: whether it was ended for that.
+        time: of a further batch on the device; None if it is not known.
     """
 
     error: str = ''
@@ -107,6 +114,7 @@ class Outcome:
     host_model: int = 0
     seconds: float = 0.0
     timed_out: bool = False
+    time: Optional[StepTime] = None
 
     @property
     def fits(self) -> bool:

@@ -21,6 +21,8 @@ from composer_memprof.recorders.allocations.notes import with_notes
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.recorders.torch_private.compilation import has_compiled_call
 from composer_memprof.simulation.peaks import DevicePeak
+from composer_memprof.simulation.step_clock import StepClock, new_clock
+from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
@@ -41,6 +43,9 @@ class StepObserver:
         self._optimizer: Optional[torch.optim.Optimizer] = None
         self._model: Optional[torch.nn.Module] = None
         self._has_phases = False
+        self._clock: Optional[StepClock] = None
+        #: Of the step that was timed; None if none was, or it could not be followed.
+        self.time: Optional[StepTime] = None
         #: Whether nobody else records: there is only one history.
         self.is_alone = True
 
@@ -54,6 +59,28 @@ class StepObserver:
         """Forget the events so far; what is allocated now stays known."""
         self._history.cancel()
         self._history.start()
+
+    def begin_step(self) -> None:
+        """The step that is timed begins."""
+        self._clock = new_clock()
+        if self._clock is not None:
+            self._clock.start()
+
+    @property
+    def is_timing(self) -> bool:
+        """Whether a step is being timed."""
+        return self._clock is not None
+
+    def end_step(self) -> None:
+        """It ends."""
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            self.time = clock.stop()
+
+    def _optimizer_begins(self) -> None:
+        self._annotations.mark(OPTIMIZER, self.steps)
+        if self._clock is not None:
+            self._clock.optimizes = True
 
     def _step_aside(self) -> bool:
         """Leave the history to the script, whose own snapshots then begin where its own recording does."""
@@ -86,6 +113,8 @@ class StepObserver:
     def _forward_begins(self, model: torch.nn.Module, arguments: Any, keywords: Any) -> None:
         self._annotations.mark(FORWARD, self.steps)
         self._annotations.see_inputs((arguments, keywords))
+        if self._clock is not None and model.training:
+            self._clock.see_batch((arguments, keywords))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> Any:
         if self._optimizer is None:
@@ -95,13 +124,13 @@ class StepObserver:
         self._about_to_step()
         closure = arguments[1] if len(arguments) > 1 else keywords.get('closure')
         if not callable(closure):
-            self._annotations.mark(OPTIMIZER, self.steps)
+            self._optimizer_begins()
             return None
 
         def closure_then_optimizer(*given: Any, **named: Any) -> Any:
             """Forward and backward run in the closure, as in Composer's Trainer; the optimizer's own work after it."""
             result = closure(*given, **named)
-            self._annotations.mark(OPTIMIZER, self.steps)
+            self._optimizer_begins()
             return result
 
         if len(arguments) > 1:
@@ -121,6 +150,8 @@ class StepObserver:
         if model is not None:
             self._annotations.see_model(model, [optimizer])
         self._annotations.mark(FORWARD, self.steps)
+        if self._clock is not None:
+            self._clock.optimizes = False
 
     def snapshot(self, rank: int) -> dict[str, Any]:
         """A memory snapshot of all that was recorded."""

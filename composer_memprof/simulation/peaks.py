@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.simulation.step_time import StepTime, read_time
+
 #: What is asked of the process, as JSON.
 _ASKED_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
 _PEAKS, _BEGUN = '.json', '.begun'
@@ -97,6 +99,7 @@ class ProcessPeaks:
         ended_early: whether it was ended because enough was seen.
         evaluated: whether the model was evaluated after the first step, where that was asked.
         saved: whether a checkpoint was saved after the first step, where that was asked.
+        time: of a step on the device; None if it is not known.
     """
 
     devices: list[DevicePeak]
@@ -114,6 +117,7 @@ class ProcessPeaks:
     ended_early: bool
     evaluated: bool
     saved: bool
+    time: Optional[StepTime] = None
 
     def write(self, folder: Path) -> None:
         """Write it as this process's file in ``folder``."""
@@ -134,6 +138,7 @@ def read_peaks(folder: Path) -> tuple[list[ProcessPeaks], int]:
     for path in sorted(folder.glob(f'*{_PEAKS}')):
         values: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
         values['devices'] = [DevicePeak(**each) for each in values['devices']]
+        values['time'] = read_time(values['time'])
         values['ran_out'] = values['ran_out'] and Moment(**values['ran_out'])
         found.append(ProcessPeaks(**values))
     begun = len(list(folder.glob(f'*{_BEGUN}')))

@@ -8,6 +8,7 @@ from typing import Any, Optional
 from composer_memprof.messages import count_of
 from composer_memprof.simulated_gpu.values.reads import Read
 from composer_memprof.simulation.peaks import ProcessPeaks
+from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, EXIT_CODES, NOT_SEEN, fits, verdict_of
 
 #: A shell's exit code of a command that was killed.
@@ -96,6 +97,11 @@ class SimulationResult(SimulatedMachine):
         return max((process.steps for process in self.processes), default=0)
 
     @property
+    def time(self) -> Optional[StepTime]:
+        """Of a step of the process that reserved most; None if it is not known."""
+        return self.processes[0].time if self.processes else None
+
+    @property
     def failed(self) -> bool:
         """Whether the command ended by itself with another exit code than 0."""
         return bool(self.exit_code) and not self.timed_out
@@ -136,6 +142,7 @@ class SimulationResult(SimulatedMachine):
             'fits': self.fits,
             'verdict': self.verdict,
             'reason': self.unseen,
+            'time': self.time and dataclasses.asdict(self.time),
         }
 
 

@@ -17,6 +17,7 @@ from composer_memprof.simulation.guesses import guesses
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.result import Need, SimulationResult
 from composer_memprof.simulation.search import Search
+from composer_memprof.simulation.step_time import time_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, margin
 from composer_memprof.simulation.versus import Event, Versus
 
@@ -32,6 +33,8 @@ def simulation_text(result: SimulationResult) -> RenderableType:
     """The verdict, the peaks, what lies outside of torch's allocator, and what was assumed."""
     lines: list[Text] = [Text(_verdict(result), style='bold')]
     lines += [Text(line) for process in result.processes[:1] for line in _process(process, result)]
+    if result.time is not None:
+        lines += [Text(printable(line)) for line in time_in_words(result.time, result.gpu)]
     if any(process.devices for process in result.processes):
         lines.append(Text(f"Allowed for outside of torch's allocator: {in_words(result.outside)}"))
     lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]

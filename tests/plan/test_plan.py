@@ -64,7 +64,7 @@ def test_a_plan_says_whether_it_fits_what_fills_the_memory_and_what_each_change_
     matrices = 4 * 8 * 512**2  # numbers in those of the blocks but the last one, whose product backward does not need
     recomputed = 2 * matrices * 16 * 128 + 4 * 4 * 16 * 128 * 128 * 512  # and attention's two products
     assert rows['checkpoint each Block']['costs']['flops'] == pytest.approx(recomputed, rel=0.01)
-    assert rows['checkpoint each Block']['cost'].endswith('% FLOPs')
+    assert rows['checkpoint each Block']['cost'] == '', 'its time says it'
     assert rows['half the microbatch']['costs'] == {'flops': None, 'sent': 0, 'sent_between_nodes': 0}
     assert found['combination'] is None and found['not_tried'] == []
     assert not list(Path().iterdir()), 'a plan leaves no files'

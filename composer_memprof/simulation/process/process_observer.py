@@ -6,6 +6,7 @@ A process leaves its figures at its end, or when its time is up: a script may ca
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import os
 import resource
@@ -49,6 +50,7 @@ class ProcessObserver(StepObserver):
         self._process = os.getpid()
         self._writing = threading.Lock()
         self._is_written = False
+        self._written: Optional[ProcessPeaks] = None
 
     def follow_steps(self) -> None:
         super().follow_steps()
@@ -91,9 +93,23 @@ class ProcessObserver(StepObserver):
     def _about_to_step(self) -> None:
         self._workers.read()
         enough = self._asked.steps and self.steps >= self._asked.steps
-        if enough and (self._milestones.are_reached or not self._asked.with_evaluation):
+        if not enough or (self._asked.with_evaluation and not self._milestones.are_reached):
+            return
+        if not self._ended_early:
             self._ended_early = True
+            self._write()
+            self.begin_step()
+        else:
+            self.end_step()
+            self._add_time()
+        if not self.is_timing:
             sys.exit(0)
+
+    def _add_time(self) -> None:
+        """To the figures, which were written before the step that was timed."""
+        if self._written is not None and self.time is not None:
+            self._written = dataclasses.replace(self._written, time=self.time)
+            self._written.write(self._asked.peaks)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         super()._after_step(optimizer, *arguments)
@@ -110,6 +126,9 @@ class ProcessObserver(StepObserver):
         if os.getpid() == self._process:
             self._workers.read()
             self._write()
+            if self.is_timing and getattr(sys, 'last_value', None) is not None:  # after all that was asked for
+                sys.stdout.flush()
+                os._exit(0)
 
     def _write(self) -> None:
         """Write the figures at once, and once more with the snapshot, which takes longer."""
@@ -117,11 +136,13 @@ class ProcessObserver(StepObserver):
             if self._is_written:
                 return
             self._is_written = True
-            self._peaks(None).write(self._asked.peaks)
+            self._written = self._peaks()
+            self._written.write(self._asked.peaks)
             if self._asked.folder is not None and self.is_alone:
-                self._peaks(self._save(self._asked.folder)).write(self._asked.peaks)
+                self._written = dataclasses.replace(self._written, snapshot=self._save(self._asked.folder))
+                self._written.write(self._asked.peaks)
 
-    def _peaks(self, snapshot: Optional[str]) -> ProcessPeaks:
+    def _peaks(self) -> ProcessPeaks:
         error = out_of_memory_in(getattr(sys, 'last_value', None))
         rank, ranks = self._place_now()
         return ProcessPeaks(
@@ -133,7 +154,7 @@ class ProcessObserver(StepObserver):
             shortages=self._shortages,
             ran_out=self._ran_out,
             out_of_memory='' if error is None else ' '.join(str(error).split()),
-            snapshot=snapshot,
+            snapshot=None,
             rank=rank,
             ranks=ranks,
             backwards=self.backwards,

@@ -1,0 +1,152 @@
+"""Within the simulated process: how long one step would take on the device, operator by operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Optional
+
+import torch
+
+from composer_memprof.messages import log_error
+from composer_memprof.recorders import dispatch
+from composer_memprof.recorders.batch_shape import token_shape
+from composer_memprof.recorders.flops.formulas import count
+from composer_memprof.recorders.tensors import tensors_in
+from composer_memprof.recorders.torch_private.compilation import compilations
+from composer_memprof.simulated_gpu import clocks
+from composer_memprof.simulated_gpu.clocks import Kind
+from composer_memprof.simulated_gpu.durations.operators import Durations
+from composer_memprof.simulated_gpu.ranks import simulated_ranks
+from composer_memprof.simulated_gpu.rates import Rates, UnknownRateError, rates_of
+from composer_memprof.simulated_gpu.this_process import figures, simulated_device
+from composer_memprof.simulation.step_time import StepTime
+
+_OUTSIDE = "kernels launched outside of torch's operators"
+_NAMES = {
+    Kind.PRODUCTS: 'matrix_products',
+    Kind.ATTENTION: 'attention',
+    Kind.OTHER_KERNELS: 'other_operators',
+    Kind.OPTIMIZER: 'optimizer',
+    Kind.COPIES: 'copies',
+    Kind.COLLECTIVES: 'collectives',
+    Kind.WAITING_FOR_STREAMS: 'waiting_for_other_streams',
+    Kind.WAITING_FOR_HOST: 'waiting_for_host',
+}
+
+
+class StepClock:
+    """Lets the clocks run for a step, and tells them how long each operator takes.
+
+    Attributes:
+        optimizes: whether the optimizer steps.
+
+    Args:
+        rates: how fast the device is. Default: those of the simulated one.
+
+    Raises:
+        UnknownRateError: if nothing is known of the device's speed.
+    """
+
+    def __init__(self, rates: Optional[Rates] = None) -> None:
+        here = figures()
+        self._rates = rates or rates_of(simulated_device() or '')
+        self._durations = Durations(self._rates, int(here['multiprocessors']), int(here['major']))
+        self._flops: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._recomputing = 0
+        self._samples = self._tokens = 0
+        self._failure: Optional[Exception] = None
+        self.optimizes = False
+
+    def start(self) -> None:
+        """The step begins."""
+        clocks.start(self._rates)
+        dispatch.listen(self)
+
+    def see_batch(self, batch: Any) -> None:
+        """Count the samples of a batch or a microbatch that the step goes through."""
+        self._samples += max((len(tensor) for tensor in tensors_in(batch) if tensor.dim()), default=0)
+        sequences, length = token_shape(batch) or (0, 0)
+        self._tokens += sequences * length
+
+    def stop(self) -> Optional[StepTime]:
+        """The step ends. None if it could not be followed."""
+        dispatch.stop_listening(self)
+        stream = torch.cuda.current_stream().cuda_stream
+        seconds, (launches, unknown), spent = clocks.elapsed(), clocks.counts(), clocks.spent(stream)
+        clocks.stop()
+        if self._failure is not None:
+            log_error('the time of a step is not known', self._failure)
+            return None
+        if unknown:
+            self._unknown[_OUTSIDE] += unknown
+        spent[Kind.WAITING_FOR_HOST] += max(0.0, seconds - sum(spent.values()))
+        shares = {_NAMES[kind]: spent[kind] / seconds for kind in _NAMES} if seconds else {}
+        if (simulated_ranks() or 1) > 1 and shares:
+            shares['waiting_for_other_ranks'] = shares.pop('waiting_for_other_streams')
+        return StepTime(
+            step_seconds=seconds,
+            tokens_per_second_per_gpu=self._tokens / seconds if self._tokens and seconds else None,
+            samples_per_second_per_gpu=self._samples / seconds if self._samples and seconds else None,
+            mfu=self._mfu(seconds),
+            shares=shares,
+            launches=launches,
+            unknown=dict(self._unknown.most_common()),
+        )
+
+    def _mfu(self, seconds: float) -> Optional[float]:
+        if not self._flops or not seconds:
+            return None
+        dtype, _ = self._flops.most_common(1)[0]
+        peak = self._rates.peak(dtype, tf32=torch.backends.cuda.matmul.allow_tf32)
+        return sum(self._flops.values()) / (seconds * peak)
+
+    # -- OperationListener --------------------------------------------------------------------------------------------
+
+    def operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        launches = clocks.launches()
+        if not launches:
+            return
+        try:
+            seconds, kind = self._durations.of(operation, arguments, keywords, result)
+        except UnknownRateError as error:
+            self._unknown[f'{operation.name()} in {error}'] += launches
+            seconds, kind = 0.0, Kind.OTHER_KERNELS
+        if kind is Kind.PRODUCTS or kind is Kind.ATTENTION:
+            self._count_flops(operation, arguments, keywords, result)
+        elif self.optimizes and kind is Kind.OTHER_KERNELS:
+            kind = Kind.OPTIMIZER
+        clocks.took(seconds, kind)
+
+    def _count_flops(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        found = None if self._recomputing else count(operation, arguments, keywords, result)
+        if found is not None:
+            tensor = next(tensors_in(arguments), None)
+            if tensor is not None:
+                self._flops[str(tensor.dtype).removeprefix('torch.')] += found.flops
+
+    def entered(self, module: torch.nn.Module) -> None:
+        """A module that runs in backward is one whose activations were not kept."""
+        if self._recomputing or dispatch.in_backward():
+            self._recomputing += 1
+
+    def left(self, module: torch.nn.Module) -> None:
+        self._recomputing = max(0, self._recomputing - 1)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Takes no time on the device."""
+
+    def failed(self, error: Exception) -> None:
+        self._failure = error
+
+
+def new_clock() -> Optional[StepClock]:
+    """None where no step can be timed: nothing is known of the device, or compiled code runs, whose kernels are not
+    known.
+    """
+    if compilations():
+        return None
+    try:
+        return StepClock()
+    except UnknownRateError:
+        return None
