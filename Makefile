@@ -55,7 +55,7 @@ test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all e
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run; CHECK=1 compares them with the README
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)
 
-accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one
+accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time: its step times
 	$(BIN)/python -m tests.benchmarks.simulation.accuracy $(ARGS)
 
 mpt: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's MPT-7B on simulated GPUs, in an environment of its own (an hour)

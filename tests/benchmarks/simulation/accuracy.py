@@ -2,7 +2,7 @@
 
 Each training of ``workloads`` runs on a simulated GPU and, where there is one, on the real GPU. With ``ARGS='REAL.pickle
 SCRIPT ARGUMENT…'`` it compares a memory snapshot from a real GPU with one that a script writes on the simulated GPU, to
-the path that it gets as its last argument.
+the path that it gets as its last argument. ``ARGS=time`` compares step times with published ones (``time_accuracy``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import human_bytes
 from composer_memprof.simulated_gpu.devices import Device, UnknownDeviceError, device_names, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
+from tests.benchmarks.simulation import time_accuracy
 from tests.benchmarks.simulation.workloads import WORKLOADS
 
 _DEFAULT = 'h100-80gb'
@@ -29,6 +30,9 @@ Peaks = dict[str, int]
 
 
 def main(arguments: list[str]) -> None:
+    if arguments[:1] == ['time']:
+        time_accuracy.main(arguments[1:])
+        return
     device = _device()
     print(f'simulated: {device.key}, torch {torch.__version__}, CUDA {torch.version.cuda}')
     print('| training | allocated: simulated | real | error | reserved: simulated | real | error |')
