@@ -112,9 +112,14 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
     if ran.figures is None:
         return Checked(what, torch, NOT_SEEN, ran.code or 2, ran.reason, output=ran.output)
     comparable = None if other else before
-    amounts = [_amount(measure, what, ran.figures, comparable) for measure in MEASURES]
+    amounts = [
+        _amount(measure, what, now, comparable)
+        for measure in MEASURES
+        if (now := getattr(ran.figures, measure.key)) is not None
+    ]
     changes = [] if comparable is None else grown(comparable.places, ran.figures.places)
     unknown = [amount for amount in amounts if amount.limit and amount.allowed is None]
+    unmeasured = sorted(what.allowed.keys() - {amount.measure.key for amount in amounts})
     status, reason = WITHIN, ''
     if ran.verdict == DOES_NOT_FIT:
         status, reason = (
@@ -125,6 +130,11 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
         status, reason = ABOVE, '' if comparable else other or _not_recorded(what, recorded, torch)
     elif unknown:
         status, reason = NOT_RECORDED, other or _not_recorded(what, recorded, torch)
+    elif unmeasured:
+        status, reason = (
+            NOT_RECORDED,
+            f'its {unmeasured[0]} is limited and was not found; guide will-it-fit says when it is',
+        )
     return Checked(what, torch, status, _CODES[status], reason, amounts, changes)
 
 
@@ -135,12 +145,12 @@ def exit_code(checked: list[Checked]) -> int:
     return failed[0] if failed else next(code for code in _WORST if code in codes)
 
 
-def _amount(measure: Measure, what: Run, now: Figures, before: Optional[Figures]) -> Amount:
+def _amount(measure: Measure, what: Run, now: float, before: Optional[Figures]) -> Amount:
     limit = what.allowed.get(measure.key)
     recorded = None if before is None else getattr(before, measure.key)
     return Amount(
         measure,
-        getattr(now, measure.key),
+        now,
         recorded,
         '' if limit is None else limit.text,
         None if limit is None else limit.allowed(recorded),

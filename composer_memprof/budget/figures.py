@@ -43,7 +43,7 @@ class PlaceFigure:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run came to, in bytes.
+    """What a run came to. Sizes are in bytes.
 
     Args:
         setup (dict[str, str]): what was run, by the budget's keys: other settings have other figures.
@@ -52,6 +52,7 @@ class Figures:
         batch (int, optional): in which the peak is.
         phase (str): in which the peak is.
         places (list[PlaceFigure]): that hold the peak, largest first.
+        step_seconds (float, optional): of a step on the device; None if it is not known.
     """
 
     setup: dict[str, str]
@@ -60,6 +61,7 @@ class Figures:
     batch: Optional[int]
     phase: str
     places: list[PlaceFigure]
+    step_seconds: Optional[float] = None
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from composer_memprof.budget.measures import MEASURES
+from composer_memprof.budget.measures import Measure
 from composer_memprof.budget.runs import Run, run_of
 from composer_memprof.messages import allowed_are, must_be
 from composer_memprof.redaction import one_line
@@ -17,7 +17,7 @@ from composer_memprof.redaction import one_line
 DEFAULT = 'memory_budget.yaml'
 _HEAD = """\
 # What these runs may come to on a simulated GPU. composer-memprof check holds them to it, check --update records anew.
-# A limit is absolute, such as 30 GiB, or a share above the recorded figure, such as 1 %.
+# A limit is absolute, such as 30 GiB or 80 ms, or a share above the recorded figure, such as 1 %.
 runs:
 """
 
@@ -45,19 +45,19 @@ def read_budget(path: Path) -> dict[str, Run]:
     return found
 
 
-def add_run(path: Path, name: str, settings: Mapping[str, Any]) -> Run:
-    """Append a run with the usual limits to the file, which is made if it is not there.
+def add_run(path: Path, name: str, settings: Mapping[str, Any], measures: Iterable[Measure]) -> Run:
+    """Append a run with the usual limits of ``measures`` to the file, which is made if it is not there.
 
     Raises:
         BudgetError: if it can't be written, or its own form does not allow that.
     """
     before = path.read_text(encoding='utf-8') if path.exists() else _HEAD
-    limits = ', '.join(f'{measure.key}: {measure.usual}' for measure in MEASURES)
+    limits = {measure.key: measure.usual for measure in measures}
     lines = [f'  {json.dumps(name)}:' if name != _plain(name) else f'  {name}:']
     lines += [f'    {key}: {_plain(value)}' for key, value in settings.items()]
-    lines.append(f'    allowed: {{{limits}}}')
+    lines.append(f'    allowed: {_plain(limits)}')
     text = f'{before.rstrip()}\n' + '\n'.join(lines) + '\n'
-    expected = run_of(name, settings)
+    expected = run_of(name, {**settings, 'allowed': limits})
     try:
         is_right = run_of(name, yaml.safe_load(text)['runs'][name]) == expected
     except (yaml.YAMLError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a budget measures, and the limits that it sets: ``30 GiB``, or ``1 %`` above the recorded figure."""
+"""What a budget measures, and the limits that it sets: ``30 GiB``, ``80 ms``, or ``1 %`` above the recorded figure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from composer_memprof.messages import human_bytes, must_be
+from composer_memprof.simulation.step_time import seconds_in_words
 
 _LIMIT = re.compile(r'(\d{1,15}(?:\.\d{1,9})?)\s*(%|[A-Za-z]{1,3})')
 _BYTES = {
@@ -23,21 +24,26 @@ class Measure:
         key (str): in files, and of the field of :class:`~composer_memprof.budget.figures.Figures`.
         label (str): in tables.
         units (Mapping): of an absolute limit; how many of the figure's own units each is.
+        example (str): an absolute limit.
         usual (str): the limit of a run that is new to the budget.
+        of_memory (bool): whether it is of memory, which each run has. A step's time is not always known.
         show (Callable): the figure for people.
     """
 
     key: str
     label: str
     units: Mapping[str, float]
+    example: str
     usual: str
+    of_memory: bool
     show: Callable[[float], str]
 
 
 #: A further measure takes a line here, and a field of ``Figures``.
 MEASURES = (
-    Measure('allocated', 'allocated', _BYTES, '1 %', human_bytes),
-    Measure('reserved', 'reserved', _BYTES, '5 %', human_bytes),
+    Measure('allocated', 'allocated', _BYTES, '30 GiB', '1 %', True, human_bytes),
+    Measure('reserved', 'reserved', _BYTES, '30 GiB', '5 %', True, human_bytes),
+    Measure('step_seconds', 'step', {'us': 1e-6, 'ms': 1e-3, 's': 1}, '80 ms', '10 %', False, seconds_in_words),
 )
 
 
@@ -81,5 +87,5 @@ def limit_of(measure: Measure, name: str, value: object) -> Limit:
         return Limit(str(value), None, float(found[1]) / 100)
     if found is not None and found[2].lower() in units:
         return Limit(str(value), float(found[1]) * units[found[2].lower()])
-    example = list(measure.units)[-3]
-    raise must_be(name, f'a figure such as 30 {example}, or a share above the recorded figure such as 1 %', value)
+    shape = f'a figure such as {measure.example}, or a share above the recorded figure such as {measure.usual}'
+    raise must_be(name, shape, value)

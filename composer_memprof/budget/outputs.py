@@ -18,7 +18,7 @@ from composer_memprof.messages import printable
 from composer_memprof.schemas import versioned
 from composer_memprof.simulation.verdict import DOES_NOT_FIT
 
-_COLUMNS = ('run', 'memory', 'before', 'now', 'change', 'allowed')
+_COLUMNS = ('run', 'figure', 'before', 'now', 'change', 'allowed')
 
 
 def headlines(checked: Sequence[Checked]) -> list[str]:
@@ -33,7 +33,7 @@ def check_text(checked: Sequence[Checked]) -> RenderableType:
     if rows:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for column in _COLUMNS:
-            table.add_column(column, justify='left' if column in ('run', 'memory') else 'right', no_wrap=True)
+            table.add_column(column, justify='left' if column in ('run', 'figure') else 'right', no_wrap=True)
         for row in rows:
             table.add_row(*row)
         parts += [Text(), table]
@@ -52,7 +52,7 @@ def check_dict(checked: Sequence[Checked], budget: Path, torch: str) -> dict[str
 
 def check_markdown(checked: Sequence[Checked]) -> str:
     """A table for a comment on a pull request, or for a job's summary."""
-    lines = ['### GPU memory', '', *(f'- {_escaped(headline(each))}' for each in _worst_first(checked)), '']
+    lines = ['### GPU memory and time', '', *(f'- {_escaped(headline(each))}' for each in _worst_first(checked)), '']
     lines += [' | '.join(['', *_COLUMNS, '']).strip(), '|---|---|---:|---:|---:|---:|']
     lines += [' | '.join(['', *map(_escaped, row), '']).strip() for row in _rows(checked)]
     for each in _with_growth(checked):

@@ -21,6 +21,7 @@ from composer_memprof.plan.trial import Outcome
 from composer_memprof.simulation.guesses import kept_parts
 from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.run import Simulation, as_one_rank, simulate
+from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, EXIT_CODES, NOT_SEEN
 
 #: Lines of a failed command's output that are shown.
@@ -76,6 +77,7 @@ def _run_config(what: Run) -> Ran:
         batch=outcome.batch,
         phase=outcome.phase,
         places=place_figures(outcome.places),
+        step_seconds=_step_seconds(outcome.time),
     )
     return Ran(plan['verdict'], done.returncode, figures, plan['out_of_memory'])
 
@@ -119,7 +121,12 @@ def _figures_of(what: Run, result: SimulationResult) -> Optional[Figures]:
         batch=None if peak is None else peak.batch,
         phase='' if peak is None else peak.phase,
         places=_places(peak),
+        step_seconds=_step_seconds(process.time),
     )
+
+
+def _step_seconds(time: Optional[StepTime]) -> Optional[float]:
+    return None if time is None else time.step_seconds
 
 
 def _peak(snapshot: Path, device: int) -> Optional[Peak]:

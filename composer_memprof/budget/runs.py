@@ -129,7 +129,7 @@ def _allowed(name: str, value: object) -> dict[str, Limit]:
     for key in value:
         if key not in measures:
             raise ValueError(f'{name}.{key} is unknown; {allowed_are(list(measures), key)}')
-    usual = value or {measure.key: measure.usual for measure in MEASURES}
+    usual = value or {measure.key: measure.usual for measure in MEASURES if measure.of_memory}
     return {key: limit_of(measures[key], f'{name}.{key}', text) for key, text in usual.items()}
 
 

@@ -22,7 +22,8 @@ def headline(checked: Checked) -> str:
         return f'{name}: within its budget'
     if checked.status == NOT_RECORDED:
         return f'{name}: not compared: {printable(checked.reason)}'
-    biggest = f'{growth(checked.grown[0], callers=False)}; ' if checked.grown else ''
+    holds_more = checked.status != ABOVE or any(amount.measure.of_memory for amount in checked.above)
+    biggest = f'{growth(checked.grown[0], callers=False)}; ' if checked.grown and holds_more else ''
     if checked.status != ABOVE:
         return f'{name}: {checked.status}: {biggest}{printable(checked.reason)}'
     amounts = ', '.join(map(_excess, checked.above))
@@ -70,6 +71,8 @@ def recorded_lines(name: str, before: Figures | None, now: Figures, changes: Seq
     """What ``--update`` says of one run: each figure with its change, and what grew most."""
     for measure in MEASURES:
         new = getattr(now, measure.key)
+        if new is None:
+            continue
         old = None if before is None else getattr(before, measure.key)
         was = '' if old is None else f', was {measure.show(old)} ({change_text(measure, old, new)})'
         yield f'{printable(name)}: {measure.show(new)} {measure.label}{was}'

@@ -10,6 +10,7 @@ from typing import Any
 from composer_memprof.budget.checking import Checked, held
 from composer_memprof.budget.figures import grown
 from composer_memprof.budget.file import add_run, read_budget
+from composer_memprof.budget.measures import MEASURES
 from composer_memprof.budget.recorded import read_recorded, recorded_path, write_recorded
 from composer_memprof.budget.running import run
 from composer_memprof.budget.runs import Run
@@ -46,7 +47,8 @@ def record(budget: Path, runs: Sequence[Run], settings: Mapping[str, Any]) -> Up
             changes = [] if before is None else grown(before.places, ran.figures.places)
             lines += recorded_lines(what.name, before, ran.figures, changes)
             if what.name not in known:
-                add_run(budget, what.name, settings)
+                measured = [each for each in MEASURES if getattr(ran.figures, each.key) is not None]
+                add_run(budget, what.name, settings, measured)
             recorded = recorded.with_figures(what.name, torch, ran.figures)
             write_recorded(budget, recorded)
         checked.append(held(what, ran, recorded, torch))

@@ -69,9 +69,11 @@ def test_a_file_that_is_no_budget_is_named(text: str, said: str) -> None:
 
 
 def test_a_run_is_added_below_what_people_wrote_and_reads_as_it_was_given() -> None:
-    add_run(BUDGET, 'train', {'command': "python 'my train.py' --lr 1", 'gpu': 't4'})
+    add_run(BUDGET, 'train', {'command': "python 'my train.py' --lr 1", 'gpu': 't4'}, MEASURES[:2])
     BUDGET.write_text(BUDGET.read_text() + '    # the largest that CI trains\n')
-    added = add_run(BUDGET, 'two words: 2', {'config': 'fsdp2', 'overrides': ['seed=1', 'callbacks=null'], 'ranks': 8})
+    added = add_run(
+        BUDGET, 'two words: 2', {'config': 'fsdp2', 'overrides': ['seed=1', 'callbacks=null'], 'ranks': 8}, MEASURES
+    )
     runs = read_budget(BUDGET)
     assert runs['train'].command == ('python', 'my train.py', '--lr', '1')
     assert runs['two words: 2'] == added and added.overrides == ('seed=1', 'callbacks=null')
@@ -82,6 +84,6 @@ def test_a_run_is_added_below_what_people_wrote_and_reads_as_it_was_given() -> N
 def test_a_run_that_cannot_be_added_at_the_end_is_to_be_written_by_hand() -> None:
     BUDGET.write_text('runs: {a: {config: quickstart}}\n')
     with pytest.raises(BudgetError) as error:
-        add_run(BUDGET, 'b', {'config': 'fsdp2'})
+        add_run(BUDGET, 'b', {'config': 'fsdp2'}, MEASURES)
     assert 'write it there: b: {config: fsdp2}' in str(error.value)
     assert BUDGET.read_text() == 'runs: {a: {config: quickstart}}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -97,15 +98,39 @@ def test_a_change_that_keeps_the_logits_is_above_the_budget_and_the_first_line_n
     assert check('--name', 'train').returncode == 0
 
 
+def test_a_change_that_takes_longer_is_above_the_budget_of_time_alone() -> None:
+    record()
+    write(
+        TRAIN.replace(
+            '    loss = ',
+            '    for _ in range(9):\n        logits = model(torch.randn(512, 64, device="cuda"))\n    loss = ',
+        )
+    )
+    done = check()
+    assert done.returncode == 4
+    assert re.match(r'train: above its budget: step [0-9.]+ ms -> [0-9.]+ ms, allowed [0-9.]+ ms\n', done.stdout)
+    edit('step_seconds: 10 %', 'step_seconds: 10 s')
+    assert check().returncode == 0
+
+
+def test_a_limit_of_time_where_no_step_is_timed_is_said_to_be_not_compared() -> None:
+    record('--steps', '0')
+    assert 'step_seconds' not in Path('memory_budget.yaml').read_text()
+    edit('reserved: 5 %', 'reserved: 5 %, step_seconds: 80 ms')
+    done = check()
+    assert done.returncode == 2
+    assert done.stdout.startswith('train: not compared: its step_seconds is limited and was not found; ')
+
+
 def test_a_pull_request_gets_a_table_and_a_ci_server_xml() -> None:
     record()
     write(KEEPS_LOGITS)
     done = check('--markdown', '--junit', 'reports/memory.xml')
     assert done.returncode == 4 and done.stdout.startswith(
-        '### GPU memory\n\n- train: above its budget: 192.0 MiB more'
+        '### GPU memory and time\n\n- train: above its budget: 192.0 MiB more'
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith('|')]
-    assert rows[0] == '| run | memory | before | now | change | allowed |' and len(rows) == 4
+    assert rows[0] == '| run | figure | before | now | change | allowed |' and len(rows) == 5
     suite = ElementTree.parse('reports/memory.xml').getroot()
     assert (suite.get('tests'), suite.get('failures'), suite.get('errors')) == ('1', '1', '0')
     failure = suite.find('testcase/failure')
@@ -134,7 +159,7 @@ def test_figures_of_another_torch_are_not_compared_in_silence() -> None:
     assert done.stdout.startswith(
         f'train: not compared: its figures were recorded with torch 2.5.0, not {torch_version()}, whose allocator '
     )
-    edit('allocated: 1 %, reserved: 5 %', 'allocated: 1 TiB')
+    edit('allocated: 1 %, reserved: 5 %, step_seconds: 10 %', 'allocated: 1 TiB')
     assert check().returncode == 0, 'an absolute limit needs no recorded figure'
     edit('1 TiB', '1 MiB')
     above = check()
