@@ -12,7 +12,7 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 
 from tests.conftest import Regression, loader
-from tests.problems.kept import KeepsRarely, of_snapshot
+from tests.problems.kept import KeepsRarely, UsesTables, of_snapshot
 from tests.support.callbacks.host_memory import MIB
 
 
@@ -68,6 +68,18 @@ class FillsCache(Regression):
         return super().forward(batch) * self.masks.setdefault(len(batch[0]), torch.ones(MIB // 4))[0]
 
 
+class FillsReplay(KeepsLastTwo):
+    """Keeps samples up to a limit, which it has not reached yet."""
+
+    def __init__(self) -> None:
+        self.samples: list[torch.Tensor] = []
+        self.capacity = 50
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.samples.append(torch.ones(MIB // 4))
+        del self.samples[: -self.capacity]
+
+
 HEALTHY: dict[str, Callable[[], None]] = {
     'plain': of_snapshot(Regression),
     'a few tensors made when they are needed': of_snapshot(FillsLazily, schedule={'active': '20ba'}, batches=22),
@@ -75,6 +87,8 @@ HEALTHY: dict[str, Callable[[], None]] = {
     'the newest result kept': of_snapshot(KeepsLast, train_dataloader=lambda: loader(8, batch_size=7)),
     'the last two results kept': of_snapshot(Regression, KeepsLastTwo),
     'the last fifty results kept': of_snapshot(Regression, KeepsLastFifty),
+    'a replay buffer that fills up': of_snapshot(Regression, FillsReplay),
+    'a cache of a function that fills up': of_snapshot(lambda: UsesTables(entries=50)),
     'an average of the weights': of_snapshot(Regression, Averages),
     'a cache that is full': of_snapshot(FillsCache),
     'evaluation': of_snapshot(Regression, eval_dataloader=lambda: loader(2), eval_interval='2ba'),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
-from composer_memprof.vocabulary import BOUNDED
+from composer_memprof.vocabulary import AT_MOST
 
 
 def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLeak]:
@@ -23,7 +23,7 @@ def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLea
 
 def _is_bounded(device: DeviceSummary) -> bool:
     """True if a container of limited length keeps what grows: it fills up, and stops."""
-    return any(BOUNDED in place.kept_by for place in device.growing)
+    return any(AT_MOST in place.kept_by for place in device.growing)
 
 
 def _device_leak(rank: int, summary: SnapshotSummary, device: DeviceSummary) -> DeviceLeak:
