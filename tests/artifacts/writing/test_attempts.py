@@ -64,7 +64,7 @@ def said() -> list[str]:
 def test_a_run_that_was_killed_twice_and_then_finished_says_so() -> None:
     for _ in range(2):
         assert run('os.kill(os.getpid(), 9)').returncode == -signal.SIGKILL
-    assert said()[0].startswith('Rank 0 was killed: process ')
+    assert said()[0].startswith('Rank 0 was killed, or ended with os._exit: process ')
     train(HostRSS(), StepTimes(), batches=8)
     assert [attempt.end for attempt in read_attempts(MANIFEST)] == ['killed', 'killed', 'finished']
     listed = entries(Path('test-run'))
@@ -214,7 +214,7 @@ def test_of_ranks_that_failed_by_themselves_the_earliest_comes_first() -> None:
 def test_a_rank_that_was_killed_comes_before_those_that_lost_the_connection_to_it() -> None:
     lost = ('failed', GLOO, 3)
     verdict = of_four_ranks(lost, lost, ('killed', '', 0), ('stopped', 'SIGTERM', 4))
-    assert verdict[0].startswith(f'Rank 2 was killed: process {2**22 - 1} on ')
+    assert verdict[0].startswith(f'Rank 2 was killed, or ended with os._exit: process {2**22 - 1} on ')
     assert verdict[0].endswith(f'Ranks 0, 1 then lost the connection: {GLOO}. Rank 3 was stopped by that.')
 
 

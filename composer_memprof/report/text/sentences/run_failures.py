@@ -61,7 +61,9 @@ def _own_failure(report: RunReport, killed: Sequence[int]) -> str:
 
 
 def _killed(report: RunReport, last: RunAttempt, killed: Sequence[int]) -> str:
-    text = f'{_ranks(killed, report)} {_was(killed)} killed: {_place(last, killed)} wrote no end.'
+    text = (
+        f'{_ranks(killed, report)} {_was(killed)} killed, or ended with os._exit: {_place(last, killed)} wrote no end.'
+    )
     lost = waited(report.failures)
     if lost:
         text += f' {_ranks([each.rank for each in lost], report)} then lost the connection: {lost[0].error}.'
