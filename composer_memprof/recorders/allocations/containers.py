@@ -22,7 +22,7 @@ CONTAINERS = (list, set, frozenset, dict, deque)
 #: The type of a function with ``functools.lru_cache``.
 CACHED = functools._lru_cache_wrapper
 #: Names under which owners say how many things they hold at most. A length of sequences is none of them.
-_BOUNDS = ('maxsize', 'maxlen', 'max_size', 'max_entries', 'max_items', 'capacity', 'size_limit')
+_BOUNDS: tuple[str, ...] = ('maxsize', 'maxlen', 'max_size', 'max_entries', 'max_items', 'capacity', 'size_limit')
 _BOUNDS += ('cache_size', 'buffer_size', 'queue_size')
 #: Things of a container whose types are compared.
 _COMPARED = 50

@@ -46,8 +46,8 @@ _MOST_TENSORS, _SECONDS = 6, 3.0
 #: Referrers between a tensor and what has a name; the most objects that are looked at in a level.
 _LEVELS, _WIDEST = 12, 200
 #: Their attributes name what they keep, but users look for what keeps them in turn.
-_LIBRARIES = ('torch', 'composer', 'torchmetrics', 'transformers', 'collections', 'functools', 'weakref', 'queue')
-_LIBRARIES += ('threading', '_thread', 'concurrent', 'asyncio', '_asyncio', 'multiprocessing')
+_LIBRARIES = {'torch', 'composer', 'torchmetrics', 'transformers', 'collections', 'functools', 'weakref', 'queue'}
+_LIBRARIES |= {'threading', '_thread', 'concurrent', 'asyncio', '_asyncio', 'multiprocessing'}
 _FUNCTIONS = {
     types.FunctionType: 'the closure of',
     types.GeneratorType: 'the generator',
