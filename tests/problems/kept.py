@@ -288,6 +288,18 @@ def without_collections() -> None:
         gc.enable()
 
 
+class FillsReplay(Callback):
+    """Keeps samples up to a limit, which it has not reached yet."""
+
+    def __init__(self) -> None:
+        self.samples: list[torch.Tensor] = []
+        self.capacity = 50
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.samples.append(torch.ones(MIB // 4))
+        del self.samples[: -self.capacity]
+
+
 def _leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:
     return ('leak', line_of(function, text), keeper), 'Stop keeping', size
 
@@ -344,6 +356,9 @@ PROBLEMS: dict[str, Problem] = {
         of_wide(KeepsGraphs), ('leak', 'kept.py', 'KeepsGraphs.auxiliary', 'with its graph'), 'Stop keeping', MIB
     ),
     'a cache': Problem(of_snapshot(KeepsMasks), *_leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)),
+    'a cache beside a replay buffer that fills up': Problem(
+        of_snapshot(KeepsMasks, FillsReplay), *_leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)
+    ),
     'the cache of a function': Problem(
         of_snapshot(UsesTables),
         *_leak(_table, 'torch.ones', 'the lru_cache of _table', MIB),

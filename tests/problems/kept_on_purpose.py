@@ -12,7 +12,7 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 
 from tests.conftest import Regression, loader
-from tests.problems.kept import KeepsRarely, UsesTables, of_snapshot
+from tests.problems.kept import FillsReplay, KeepsRarely, UsesTables, of_snapshot
 from tests.support.callbacks.host_memory import MIB
 
 
@@ -66,18 +66,6 @@ class FillsCache(Regression):
 
     def forward(self, batch: Any) -> torch.Tensor:
         return super().forward(batch) * self.masks.setdefault(len(batch[0]), torch.ones(MIB // 4))[0]
-
-
-class FillsReplay(KeepsLastTwo):
-    """Keeps samples up to a limit, which it has not reached yet."""
-
-    def __init__(self) -> None:
-        self.samples: list[torch.Tensor] = []
-        self.capacity = 50
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        self.samples.append(torch.ones(MIB // 4))
-        del self.samples[: -self.capacity]
 
 
 HEALTHY: dict[str, Callable[[], None]] = {
