@@ -1,6 +1,7 @@
-"""Seconds of one FSDP2 step of a GPT on 8 ranks: ``python -m tests.benchmarks.simulation.simulated_step simulated|fake``.
+"""Seconds of one FSDP2 step of a GPT on 8 ranks.
 
-``simulated`` runs on a simulated GPU, with the process prepared for it. ``fake`` runs it as torch's documentation of
+``python -m tests.benchmarks.simulation.simulated_step simulated|timed|fake``: ``simulated`` runs on a simulated GPU, with the
+process prepared for it, and ``timed`` with the clocks that say how long the step takes there. ``fake`` runs it as torch's documentation of
 ``FSDPMemTracker`` does: on fake tensors, under the tracker.
 """
 
@@ -19,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from composer_memprof.examples.byte_gpt import Block, ByteGPT
+from composer_memprof.simulation.step_clock import StepClock
 
 _RANKS = 8
 
@@ -59,6 +61,9 @@ def main(how: str) -> None:
             step()  # the first makes the optimizer's state
             if tracker is not None:
                 tracker.reset_mod_stats()
+            clock = StepClock() if how == 'timed' else None
+            if clock is not None:
+                clock.start()
             began = time.perf_counter()
             step()
             print(time.perf_counter() - began)
