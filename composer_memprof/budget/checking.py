@@ -129,7 +129,8 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
     elif any(amount.above for amount in amounts):
         status, reason = ABOVE, '' if comparable else other or _not_recorded(what, recorded, torch)
     elif unknown:
-        status, reason = NOT_RECORDED, other or _not_recorded(what, recorded, torch)
+        new = '' if comparable is None else f'no {unknown[0].measure.key} of it is recorded; --update records it'
+        status, reason = NOT_RECORDED, other or new or _not_recorded(what, recorded, torch)
     elif unmeasured:
         status, reason = (
             NOT_RECORDED,

@@ -111,6 +111,9 @@ def test_a_change_that_takes_longer_is_above_the_budget_of_time_alone() -> None:
     assert re.match(r'train: above its budget: step [0-9.]+ ms -> [0-9.]+ ms, allowed [0-9.]+ ms\n', done.stdout)
     edit('step_seconds: 10 %', 'step_seconds: 10 s')
     assert check().returncode == 0
+    edit('step_seconds: 10 s', 'step_seconds: 10 %')
+    edit('"step_seconds"', '"unknown"', RECORDED)
+    assert check().stdout.startswith('train: not compared: no step_seconds of it is recorded; --update records it\n')
 
 
 def test_a_limit_of_time_where_no_step_is_timed_is_said_to_be_not_compared() -> None:
