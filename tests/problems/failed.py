@@ -40,6 +40,6 @@ PROBLEMS: dict[str, Problem] = {
             'Rank 0 failed in batch 7: KeyError: 60, in DataLoader worker process 0',
             line_of(WithoutLabel.__getitem__, 'labels[index]').replace(' ', ' in '),
         ),
-        '',
+        'rank 0 failed there with KeyError',
     ),
 }

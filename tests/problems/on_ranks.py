@@ -266,7 +266,12 @@ PROBLEMS: dict[str, Problem] = {
             'Stop keeping',
             MIB,
         ),
-        ('an exception on a rank', ('Rank 1 failed in batch 4', 'shard 17 is damaged', 'on_ranks.py:'), '', 0),
+        (
+            'an exception on a rank',
+            ('Rank 1 failed in batch 4', 'shard 17 is damaged', 'on_ranks.py:'),
+            'rank 1 failed there',
+            0,
+        ),
         ('an embedding that FSDP left whole', ('leaves modules whole', 'embedding'), 'Shard embedding', _WHOLE),
     )
 }

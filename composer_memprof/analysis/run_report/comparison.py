@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from composer_memprof.analysis.run_report.differences import Difference, RankTable
-from composer_memprof.analysis.run_report.figures import TOTAL
+from composer_memprof.analysis.run_report.figures import CATEGORY, TOTAL
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Change:
     Args:
         kind (str): of the files.
         unit (str): of the figures.
-        figures (list[Difference]): each figure that both runs have: ``value`` of the second run, ``others`` of the first.
-            The total comes first, then what changed most.
+        figures (list[Difference]): each figure that both runs have, and each category of bytes, 0 where a run has none:
+            ``value`` of the second run, ``others`` of the first. The total comes first, then what changed most.
     """
 
     kind: str
@@ -53,11 +54,22 @@ def compared(name: str, before: Sequence[RankTable], after: Sequence[RankTable])
 
 def _change(before: RankTable, after: RankTable) -> Change:
     old, new = _in_all(before), _in_all(after)
+    if after.unit == 'bytes':
+        _fill_categories(old, new)
     figures = [
         Difference(group, name, value, old[group, name]) for (group, name), value in new.items() if (group, name) in old
     ]
     figures.sort(key=lambda each: (each.group != TOTAL, -abs(each.value - each.others)))
     return Change(after.kind, after.unit, figures)
+
+
+def _fill_categories(*runs: dict[tuple[str, str], float]) -> None:
+    """Where each run has categories, one that a run has not holds nothing. Modules and phases may have other names."""
+    categories = [[name for name in run if name[0] == CATEGORY] for run in runs]
+    if all(categories):
+        for run in runs:
+            for name in itertools.chain(*categories):
+                run.setdefault(name, 0.0)
 
 
 def _in_all(table: RankTable) -> dict[tuple[str, str], float]:

@@ -39,6 +39,12 @@ def test_a_known_failure_has_its_advice(error: str, words: str) -> None:
     assert advice.code
 
 
+def test_of_an_error_of_the_users_code_its_line_is_to_be_corrected() -> None:
+    (advice,) = against_failures([failure('ValueError: shard 17 is damaged', line='/data/train.py:7 in forward')])
+    assert advice.what == 'Correct /data/train.py:7 in forward: rank 0 failed there with ValueError.'
+    assert not list(against_failures([failure('MemoryError: no room', line='/data/train.py:7 in forward')]))
+
+
 def test_of_other_failures_nothing_is_advised() -> None:
     ran_out = Failure(0, 3, 'forward', 'Bus error', OutOfMemorySummary(*[None] * 9, '', []))
     for failures in ([], [failure('ValueError: shard 17 is damaged')], [failure('SIGTERM')], [ran_out]):

@@ -87,6 +87,19 @@ def test_of_two_runs_what_changed_comes_first() -> None:
         report_on_paths([(before, 'a'), (after, 'b'), (before, 'c')])
 
 
+def test_a_category_that_only_one_run_has_is_what_changed_most() -> None:
+    before, after = run_of(Path('before'), 1), run_of(Path('after'), 0)
+    summary = snapshot_summary(0)
+    (device,) = summary['devices']
+    device['categories']['gradient'] = 500 * MIB
+    device['peak']['bytes'] += 500 * MIB
+    write_files(after, 0, {'memory_snapshot.summary': ('rank0.9.memory_snapshot.summary.json', summary)})
+    assert (
+        'What changed most: gradient (0 B to 500.0 MiB)'
+        in said(report_on_paths([(before, 'a'), (after, 'b')]), 'change')[0]
+    )
+
+
 def test_a_run_that_was_killed_is_said_to_be() -> None:
     folder = run_of(Path('run'), 1)
     write_files(folder, 0, {'host_rss': ('h.jsonl', '')}, status='open')

@@ -1,4 +1,4 @@
-"""What to do about the failures that memory, or waiting for another rank, is known to cause."""
+"""What to do about failures: what memory, or waiting for another rank, is known to cause, and the user's own errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def against_failures(failures: Sequence[Failure]) -> Iterator[Advice]:
     """
     first = next(iter(failures), None)
     if first is not None and first.oom is None and first.origin == 'own':
-        yield from [advice for pattern, advice in _KNOWN if re.search(pattern, first.error)][:1]
+        known = [advice for pattern, advice in _KNOWN if re.search(pattern, first.error)]
+        yield from known[:1] or _of_own_error(first)
     elif late := never_came(failures):
         ranks = rank_list([each.rank for each in late])
         place = f' at {late[0].line}' if late[0].line else ''
@@ -57,4 +58,14 @@ def against_failures(failures: Sequence[Failure]) -> Iterator[Advice]:
             f'Rank {rank_list([each.rank for each in waited(failures)])} waited until the time-out of the process group. If '
             'the rank only needs longer, raise dist_timeout.',
             code=code.LONGER_TIMEOUT,
+        )
+
+
+def _of_own_error(failure: Failure) -> Iterator[Advice]:
+    """The line of the user's code that raised it, before what would make the run smaller or faster."""
+    if failure.line and 'memory' not in failure.error.lower():
+        kind = failure.error.partition(':')[0]
+        yield Advice(
+            f'Correct {failure.line}: rank {failure.rank} failed there with {kind}.',
+            'The run ended by that. Nothing that was recorded says that memory or time caused it.',
         )
