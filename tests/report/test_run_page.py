@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from composer_memprof.analysis.run_report.causes.kinds import Waiting
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.analysis.run_report.report import compared_paths, report_on_run
 from composer_memprof.report.html.run.charts import charts_of
@@ -144,8 +146,16 @@ def test_no_phase_has_the_color_of_a_category() -> None:
     assert len(set(colors)) == len(colors) and not set(colors) & set(PHASE_COLORS.values())
     assert not set(MODULE_COLORS) & {*colors, *PHASE_COLORS.values()}
     page_of(2)
-    chart = next(charts_of(report_on_run(find_files([Path('run')]))))
+    chart, *_ = charts_of(report_on_run(find_files([Path('run')])))
     assert {'forward (phase)', 'backward (phase)'} <= {trace['name'] for trace in chart.data}
+
+
+def test_the_first_picture_shows_the_first_cause() -> None:
+    page_of(2)
+    report = report_on_run(find_files([Path('run')]))
+    waiting = Waiting(rank=0, cost=0.8, seconds=0.8, batch=1.0, loader=None, line='')
+    assert charts_of(report)[0].key == 'over-time'
+    assert charts_of(replace(report, causes=[waiting]))[0].key == 'steps'
 
 
 def test_a_link_shows_what_its_sender_saw(visit: Callable[..., Any]) -> None:

@@ -53,7 +53,7 @@ def write_run_page(report: RunReport, path: Path) -> None:
 
 def run_page(report: RunReport, folder: Path) -> str:
     """The page as text, for a file in ``folder``."""
-    charts = list(charts_of(report))
+    charts = charts_of(report)
     plotly, script = _plotly(), bundle('run/script/main.js')
     style = source('page.css') + source('run/run.css')
     figures = {chart.key: {'data': chart.data, 'layout': chart.layout} for chart in charts}

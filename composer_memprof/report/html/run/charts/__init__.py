@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
+from composer_memprof.analysis.run_report.causes.kinds import SLOW, Cause, HostFull, HostLeak
 from composer_memprof.analysis.run_report.readers import FlopsFile, SavedTensorsFile, StepTimesFile
 from composer_memprof.analysis.run_report.report import LeadSnapshot, RunReport
 from composer_memprof.analysis.snapshot.model import Frame
@@ -23,8 +24,20 @@ from composer_memprof.vocabulary import CATEGORY_LABELS
 __all__ = ['Chart', 'Table', 'charts_of']
 
 
-def charts_of(report: RunReport) -> Iterator[Chart]:
-    """The pictures for which the run has files, in the order of the page."""
+def charts_of(report: RunReport) -> list[Chart]:
+    """The pictures for which the run has files, in the order of the page: the one that shows the first cause leads."""
+    first = _key_of(report.causes[0]) if report.causes and report.comparison is None else ''
+    return sorted(_charts(report), key=lambda chart: chart.key != first)
+
+
+def _key_of(cause: Cause) -> str:
+    """Of the picture that shows a cause in time or host memory; ``''`` for one in the device's memory."""
+    if isinstance(cause, SLOW):
+        return 'steps'
+    return 'host' if isinstance(cause, (HostLeak, HostFull)) else ''
+
+
+def _charts(report: RunReport) -> Iterator[Chart]:
     lead = report.lead
     if report.comparison is not None:
         yield from two_runs(report.comparison)
