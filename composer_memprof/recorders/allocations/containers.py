@@ -52,7 +52,7 @@ def has_many_alike(container: Any) -> bool:
 def _bound(owner: Any) -> Optional[int]:
     """How many things the owner of a container, or the dict of the owner's attributes, holds at most."""
     attributes = owner if type(owner) is dict else getattr(owner, '__dict__', {})
-    if '__builtins__' in attributes or '_parameters' in attributes:  # a Python module, a module of torch
+    if '__builtins__' in attributes or 'training' in attributes:  # a Python module, a module of torch
         return None
     found = [attributes.get(name, attributes.get(f'_{name}')) for name in _BOUNDS]
     return next((value for value in found if type(value) is int and value > 1), None)
