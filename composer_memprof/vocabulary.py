@@ -64,11 +64,10 @@ DROP_OUTPUTS = 'drop outputs'
 
 # -- what keeps a tensor alive ----------------------------------------------------------------------------------------
 
-#: The beginnings of what keeps a tensor, its end, and the words for a container that never grows beyond its bound.
+#: The beginning of what keeps a tensor, its end, and the words for a container that never grows beyond its bound.
 IN_CYCLE = 'a reference cycle: '
-CACHE_OF = 'the lru_cache of'
 WITH_GRAPH = ', with its graph'
-AT_MOST = ' of at most '
+BOUNDED = 'a deque of at most '
 
 
 # -- categories of memory -------------------------------------------------------------------------------------------

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from composer.core import Callback, State
@@ -187,23 +186,6 @@ class KeepsMasks(Regression):
         return self.masks.setdefault(number, torch.ones(MIB // 4))
 
 
-def _table(length: int) -> torch.Tensor:
-    return torch.ones(length)
-
-
-class UsesTables(Regression):
-    """Takes a table of another length in each batch."""
-
-    def __init__(self, entries: Optional[int] = None) -> None:
-        super().__init__()
-        self.length = MIB // 4
-        self.table = functools.lru_cache(maxsize=entries)(_table)
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        self.length += 1
-        return super().forward(batch) * self.table(self.length)[0]
-
-
 class Concatenates(Regression):
     """Puts something into one tensor with each batch."""
 
@@ -288,18 +270,6 @@ def without_collections() -> None:
         gc.enable()
 
 
-class FillsReplay(Callback):
-    """Keeps samples up to a limit, which it has not reached yet."""
-
-    def __init__(self) -> None:
-        self.samples: list[torch.Tensor] = []
-        self.capacity = 50
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        self.samples.append(torch.ones(MIB // 4))
-        del self.samples[: -self.capacity]
-
-
 def _leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:
     return ('leak', line_of(function, text), keeper), 'Stop keeping', size
 
@@ -356,13 +326,6 @@ PROBLEMS: dict[str, Problem] = {
         of_wide(KeepsGraphs), ('leak', 'kept.py', 'KeepsGraphs.auxiliary', 'with its graph'), 'Stop keeping', MIB
     ),
     'a cache': Problem(of_snapshot(KeepsMasks), *_leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)),
-    'a cache beside a replay buffer that fills up': Problem(
-        of_snapshot(KeepsMasks, FillsReplay), *_leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)
-    ),
-    'the cache of a function': Problem(
-        of_snapshot(UsesTables),
-        *_leak(_table, 'torch.ones', 'the lru_cache of _table', MIB),
-    ),
     'a tensor that gets longer': Problem(
         of_snapshot(Concatenates), *_leak(Concatenates.forward, 'torch.cat', 'Concatenates.all', MIB)
     ),

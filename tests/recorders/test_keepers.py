@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import functools
-import queue
-import weakref
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -61,80 +57,6 @@ def test_globals_closures_and_graphs_are_named() -> None:
     assert str(_keeper(function)).startswith('the closure of')
     owner = Owner(torch.ones(7, requires_grad=True) * 2)
     assert _keeper(lambda: owner.value) == 'Owner.value, with its graph'
-
-
-def _cached(maxsize: Optional[int]) -> Any:
-    @functools.lru_cache(maxsize=maxsize)
-    def table(rows: int) -> torch.Tensor:
-        return torch.ones(rows)
-
-    return Owner(table)
-
-
-@pytest.mark.parametrize(('maxsize', 'entries'), [(None, 'a dict of 1'), (50, 'a dict of at most 50')])
-def test_the_cache_of_a_function_is_named_with_its_limit(maxsize: Optional[int], entries: str) -> None:
-    owner = _cached(maxsize)
-    assert _keeper(lambda: owner.value(9)) == f'the lru_cache of _cached.<locals>.table, {entries}'
-
-
-class Replay(Owner):
-    def __init__(self, value: Any, capacity: int) -> None:
-        super().__init__(value)
-        self.capacity = capacity
-
-
-@pytest.mark.parametrize(
-    ('owner', 'words'),
-    [
-        (lambda tensor: Replay([tensor], 20), 'Replay.value, a list of at most 20'),
-        (lambda tensor: Replay([tensor, tensor, tensor], 2), 'Replay.value, a list of 3'),
-        (lambda tensor: Owner([tensor, None, None]), 'Owner.value, a list of at most 3'),
-    ],
-)
-def test_a_container_that_fills_up_to_a_limit_is_said_to_have_it(owner: Callable[[Any], Owner], words: str) -> None:
-    kept = owner(torch.ones(10))
-    assert _keeper(lambda: kept.value[0]) == words
-
-
-@pytest.mark.parametrize('maxsize', [0, 20])
-def test_the_owner_of_a_queue_is_named(maxsize: int) -> None:
-    owner = Owner(queue.Queue(maxsize))
-    owner.value.put(torch.ones(11))
-    bound = 'at most 20' if maxsize else '1'
-    assert _keeper(lambda: owner.value.queue[0]) == f'Owner.value.queue, a deque of {bound}'
-
-
-def test_what_keeps_rows_futures_and_weak_dictionaries_is_named_not_these() -> None:
-    rows = Owner([Owner(torch.ones(12)) for _ in range(2)])
-    assert _keeper(lambda: rows.value[0].value) == 'Owner.value, a list of 2'
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        futures = Owner([pool.submit(torch.ones, 13) for _ in range(2)])
-    assert _keeper(lambda: futures.value[0].result()) == 'Owner.value, a list of 2'
-    keys = [Owner(), Owner()]
-    cache = Owner(weakref.WeakKeyDictionary((key, torch.ones(14)) for key in keys))
-    assert _keeper(lambda: cache.value[keys[0]]) == 'Owner.value.data, a dict of 2'
-
-
-class KeepsInContext(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
-        ctx.mask = torch.ones(15)
-        return given * 2
-
-
-def test_what_keeps_a_graph_is_named_for_an_attribute_of_its_context() -> None:
-    losses = Owner([KeepsInContext.apply(torch.ones(2, requires_grad=True)).sum() for _ in range(2)])
-    assert (
-        _keeper(lambda: losses.value[0].grad_fn.next_functions[0][0].mask) == 'Owner.value, a list of 2, with its graph'
-    )
-
-
-def test_the_owner_of_a_gradient_is_named() -> None:
-    owner = Owner([nn.Parameter(torch.ones(16)) for _ in range(2)])
-    for parameter in owner.value:
-        parameter.grad = torch.ones(16)
-    del parameter
-    assert _keeper(lambda: owner.value[0].grad) == 'Owner.value, a list of 2'
 
 
 def test_what_an_exception_keeps_is_found_through_its_traceback() -> None:

@@ -17,25 +17,18 @@ import gc
 import sys
 import time
 import types
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 
 from composer_memprof.messages import errors_logged
-from composer_memprof.recorders.allocations.containers import (
-    CACHED,
-    CONTAINERS,
-    cache_in_words,
-    container_in_words,
-    has_many_alike,
-)
-from composer_memprof.recorders.allocations.kept_by_torch import is_context, owners_of_gradient, results_of
 from composer_memprof.recorders.modules.holders import live_tensors
 from composer_memprof.recorders.torch_private import module_tables
 from composer_memprof.recorders.torch_private.module_tables import TABLES
-from composer_memprof.vocabulary import CACHE_OF, IN_CYCLE, WITH_GRAPH
+from composer_memprof.vocabulary import BOUNDED, IN_CYCLE, WITH_GRAPH
 
 #: The modules of ``torch_private`` that this one needs.
 NEEDS = (module_tables,)
@@ -45,15 +38,10 @@ MOST_OBJECTS = 20_000_000
 _MOST_TENSORS, _SECONDS = 6, 3.0
 #: Referrers between a tensor and what has a name; the most objects that are looked at in a level.
 _LEVELS, _WIDEST = 12, 200
+_CONTAINERS = (list, set, frozenset, dict, deque)
 #: Their attributes name what they keep, but users look for what keeps them in turn.
-_LIBRARIES = {'torch', 'composer', 'torchmetrics', 'transformers', 'collections', 'functools', 'weakref', 'queue'}
-_LIBRARIES |= {'threading', '_thread', 'concurrent', 'asyncio', '_asyncio', 'multiprocessing'}
-_FUNCTIONS = {
-    types.FunctionType: 'the closure of',
-    types.GeneratorType: 'the generator',
-    types.CoroutineType: 'the coroutine',
-    CACHED: CACHE_OF,
-}
+_LIBRARIES = ('torch', 'composer', 'torchmetrics', 'collections', 'functools', 'transformers')
+_FUNCTIONS = {types.FunctionType: 'the closure of', types.GeneratorType: 'the generator'}
 
 
 @dataclass(eq=False)
@@ -66,8 +54,6 @@ class _Link:
         key (str): of a dict: the key. It is an attribute's name if the dict is an object's.
         container (str): the largest container below it, in words: ``a list of 12``.
         size (int): how many things are in that.
-        many (bool): True if a container below it holds several things of one type.
-        graph (bool): True if a graph of autograd is between it and the tensor.
     """
 
     obj: Any
@@ -75,12 +61,9 @@ class _Link:
     key: str = ''
     container: str = ''
     size: int = 0
-    many: bool = False
-    graph: bool = False
 
     def in_words(self, name: str) -> str:
-        container = f', {self.container}' if self.container else ''
-        return f'{name}{container}{WITH_GRAPH if self.graph else ""}'
+        return f'{name}, {self.container}' if self.container else name
 
 
 def keepers_of(addresses: Collection[int]) -> dict[int, str]:
@@ -97,7 +80,7 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
     for address, tensor in _tensors_at(set(addresses)):
         keeper = _keeper(tensor, variables)
         if keeper is not None:
-            found[address] = keeper
+            found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
     return found
@@ -150,40 +133,38 @@ def _variables(frame: Optional[types.FrameType]) -> dict[int, str]:
 def _keeper(tensor: torch.Tensor, variables: Mapping[int, str]) -> Optional[str]:
     """The nearest thing that a user knows by name; else the nearest one of a library.
 
-    An object is named by the container that holds several of its kind, if one does: it may be one of many copies or rows.
+    A module is named by what keeps it in a container, if anything does: it may be one of many copies.
     """
-    level = [_Link(tensor, graph=getattr(tensor, 'grad_fn', None) is not None)]
+    level = [_Link(tensor)]
     seen = {id(tensor), id(variables)}
     in_library: Optional[str] = None
-    in_object: Optional[str] = None
+    in_module: Optional[str] = None
     for _ in range(_LEVELS):
         for link in level:
             if id(link.obj) in variables:
-                return in_object or _up(None, link).in_words(variables[id(link.obj)])
-        level = [*_level_above(level, seen), *_through_torch(level, seen)]
+                return in_module or _up(None, link).in_words(variables[id(link.obj)])
+        level = _level_above(level, seen)
         for link in level:
             name = _name_of(link)
             if name is None:
                 continue
             in_library = in_library or name
-            if _module_of(link.obj).partition('.')[0] in _LIBRARIES or is_context(link.obj):
+            if _module_of(link.obj).partition('.')[0] in _LIBRARIES:
                 continue
-            if link.many:
-                return name
-            if in_object is None and type(link.obj) in (dict, *_FUNCTIONS):
-                return name
-            if in_object is None:
-                in_object = f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
+            if isinstance(link.obj, torch.nn.Module) and not link.container:
+                in_module = in_module or name
+            elif in_module is None or link.container:
+                return f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
         if not level:
             break
-    return in_object or in_library
+    return in_module or in_library
 
 
 def _module_of(obj: Any) -> str:
     """The module of an object's class; of a function or a generator that of its code."""
     if isinstance(obj, types.GeneratorType):
         return str(obj.gi_frame.f_globals.get('__name__')) if obj.gi_frame is not None else ''
-    return str(obj.__module__ if isinstance(obj, (types.FunctionType, CACHED)) else type(obj).__module__)
+    return str(obj.__module__ if isinstance(obj, types.FunctionType) else type(obj).__module__)
 
 
 def _level_above(level: Sequence[_Link], seen: set[int]) -> list[_Link]:
@@ -200,19 +181,6 @@ def _level_above(level: Sequence[_Link], seen: set[int]) -> list[_Link]:
         if len(found) == _WIDEST:
             break
     return found
-
-
-def _through_torch(level: Sequence[_Link], seen: set[int]) -> Iterator[_Link]:
-    """What keeps the objects of a level, and is no referrer in Python."""
-    for link in level:
-        if is_context(link.obj):
-            found = [replace(link, obj=each, path='', key='', graph=True) for each in results_of(link.obj)]
-        elif isinstance(link.obj, torch.Tensor) and not link.path:
-            found = [replace(link, obj=each, path='.grad', key='') for each in owners_of_gradient(link.obj)]
-        else:
-            continue
-        yield from (each for each in found if id(each.obj) not in seen)
-        seen.update(id(each.obj) for each in found)
 
 
 def _is_of_search(referrer: Any) -> bool:
@@ -236,30 +204,26 @@ def _runs(frame: types.FrameType) -> bool:
 
 def _up(referrer: Any, link: _Link) -> _Link:
     """The link of what refers to a link's object."""
-    obj = link.obj
+    obj, path, container, size = link.obj, link.path, link.container, link.size
+    prefixed = f'.{link.key}{path}' if link.key else path
+    if type(obj) is dict and (isinstance(referrer, type) or getattr(referrer, '__dict__', None) is obj):
+        return _Link(referrer, prefixed, '', container, size)  # the dict has the referrer's attributes
     is_dict = type(referrer) is dict
     attribute = _attribute(referrer.items() if is_dict else _attributes(referrer), obj)
-    is_of_attributes = isinstance(referrer, type) or getattr(referrer, '__dict__', None) is obj
-    if (type(obj) is dict and is_of_attributes) or (attribute in TABLES and link.key):
-        return replace(link, obj=referrer, path=f'.{link.key}{link.path}' if link.key else link.path, key='')
-    path = f'.{link.key}{link.path}' if link.key else link.path
-    if isinstance(obj, CONTAINERS):
-        path, link = '', _with_container(link, container_in_words(obj, referrer), is_many=has_many_alike(obj))
-    if isinstance(referrer, CACHED):
-        path, link = '', _with_container(link, cache_in_words(referrer), is_many=True)
+    if attribute in TABLES and link.key:
+        return _Link(referrer, prefixed, '', container, size)
+    if isinstance(obj, _CONTAINERS):
+        path = ''
+        most = getattr(obj, 'maxlen', None)
+        if most is not None:
+            container, size = f'{BOUNDED}{most}', sys.maxsize
+        elif len(obj) >= size:
+            container, size = f'a {type(obj).__name__} of {len(obj)}', len(obj)
     if is_dict:
-        return replace(link, obj=referrer, path=path, key=attribute)
+        return _Link(referrer, path, attribute, container, size)
     if attribute:
-        return replace(link, obj=referrer, path=f'.{attribute}{path}', key='')
-    passes = isinstance(referrer, (tuple, types.CellType))
-    return replace(link, obj=referrer, path=path if passes else '', key='')
-
-
-def _with_container(link: _Link, container: tuple[str, int], *, is_many: bool) -> _Link:
-    words, size = container
-    if size >= link.size:
-        link = replace(link, container=words, size=size)
-    return replace(link, many=link.many or is_many)
+        return _Link(referrer, f'.{attribute}{path}', '', container, size)
+    return _Link(referrer, path if isinstance(referrer, (tuple, types.CellType)) else '', '', container, size)
 
 
 def _attributes(owner: Any) -> Iterator[tuple[Any, Any]]:
@@ -283,7 +247,7 @@ def _name_of(link: _Link) -> Optional[str]:
         return link.in_words(f'the global variable {obj.get("__name__")}.{link.key}')
     if type(obj) in _FUNCTIONS:
         return link.in_words(f'{_FUNCTIONS[type(obj)]} {obj.__qualname__}')
-    if not link.path or isinstance(obj, (*CONTAINERS, tuple, types.CellType, types.ModuleType)):
+    if not link.path or isinstance(obj, (*_CONTAINERS, tuple, types.CellType, types.ModuleType)):
         return None
     kind = obj if isinstance(obj, type) else type(obj)
     return link.in_words(f'{kind.__qualname__}{link.path}')

@@ -26,7 +26,7 @@ from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
-from composer_memprof.vocabulary import CACHE_OF, CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
+from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
 
 #: As in the sentence.
 _LARGER, _EXPLAINS = 1.2, 0.5
@@ -144,8 +144,6 @@ def _against_leak(cause: DeviceLeak) -> Advice:
         name = cause.kept_by.removeprefix(IN_CYCLE)
         what = f'Break the reference cycle of {name}, or call gc.collect() now and then.'
         how = 'What is in a cycle is freed by a garbage collection alone.'
-    elif cause.kept_by.startswith(CACHE_OF):
-        how = 'Give the cache a limit: functools.lru_cache(maxsize=…), with keys that come again.'
     elif cause.kept_by.endswith(WITH_GRAPH):
         how = 'Keep x.detach(), or loss.item() of a number: a tensor with its graph keeps all activations behind it.'
     elif cause.on_host:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
-from composer_memprof.vocabulary import AT_MOST
+from composer_memprof.vocabulary import BOUNDED
 
 
 def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLeak]:
@@ -16,28 +15,15 @@ def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLea
     found = [
         leak
         for rank, summary in summaries.items()
-        for device in map(_without_bounded, summary.devices)
-        if device.growing and (leak := _device_leak(rank, summary, device)).cost >= LEAST
+        for device in summary.devices
+        if device.growing and not _is_bounded(device) and (leak := _device_leak(rank, summary, device)).cost >= LEAST
     ]
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
 
 
-def _without_bounded(device: DeviceSummary) -> DeviceSummary:
-    """Without what containers of limited length keep: they fill up, and stop. Of the rest, what else is known to be kept.
-
-    The rest may belong to what is in such a container, as the graph of a loss does.
-    """
-    bounded = [place for place in device.growing if AT_MOST in place.kept_by]
-    if not bounded:
-        return device
-    growing = [place for place in device.growing if place.kept_by and place not in bounded]
-    return replace(
-        device,
-        growing=growing,
-        growing_places=len(growing),
-        growing_per_batch=sum(place.per_batch for place in growing),
-        growing_bytes=sum(place.total for place in growing),
-    )
+def _is_bounded(device: DeviceSummary) -> bool:
+    """True if a container of limited length keeps what grows: it fills up, and stops."""
+    return any(BOUNDED in place.kept_by for place in device.growing)
 
 
 def _device_leak(rank: int, summary: SnapshotSummary, device: DeviceSummary) -> DeviceLeak:
