@@ -122,20 +122,16 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
     unmeasured = sorted(what.allowed.keys() - {amount.measure.key for amount in amounts})
     status, reason = WITHIN, ''
     if ran.verdict == DOES_NOT_FIT:
-        status, reason = (
-            DOES_NOT_FIT,
-            '. '.join(ran.reason.split('. ')[:2]),
-        )  # what was asked for, without torch's advice
+        without_advice = '. '.join(ran.reason.split('. ')[:2])  # torch's
+        status, reason = DOES_NOT_FIT, without_advice
     elif any(amount.above for amount in amounts):
         status, reason = ABOVE, '' if comparable else other or _not_recorded(what, recorded, torch)
     elif unknown:
         new = '' if comparable is None else f'no {unknown[0].measure.key} of it is recorded; --update records it'
         status, reason = NOT_RECORDED, other or new or _not_recorded(what, recorded, torch)
     elif unmeasured:
-        status, reason = (
-            NOT_RECORDED,
-            f'its {unmeasured[0]} is limited and was not found; guide will-it-fit says when it is',
-        )
+        why = f'its {unmeasured[0]} is limited and was not found; guide will-it-fit says when it is'
+        status, reason = NOT_RECORDED, why
     return Checked(what, torch, status, _CODES[status], reason, amounts, changes)
 
 
