@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.simulation.step_time import StepTime, read_time
+from composer_memprof.simulation.step_time import StepTime
 
 #: What is asked of the process, as JSON.
 _ASKED_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
@@ -138,7 +138,7 @@ def read_peaks(folder: Path) -> tuple[list[ProcessPeaks], int]:
     for path in sorted(folder.glob(f'*{_PEAKS}')):
         values: dict[str, Any] = json.loads(path.read_text(encoding='utf-8'))
         values['devices'] = [DevicePeak(**each) for each in values['devices']]
-        values['time'] = read_time(values['time'])
+        values['time'] = values['time'] and StepTime(**values['time'])
         values['ran_out'] = values['ran_out'] and Moment(**values['ran_out'])
         found.append(ProcessPeaks(**values))
     begun = len(list(folder.glob(f'*{_BEGUN}')))

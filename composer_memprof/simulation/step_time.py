@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Optional
 
 #: How shares are called, in the order in which they are shown.
 _LABELS = {
@@ -50,11 +50,6 @@ class StepTime:
     def seconds_per_sample(self) -> float:
         """Of a step where no batch was seen."""
         return 1 / self.samples_per_second_per_gpu if self.samples_per_second_per_gpu else self.step_seconds
-
-
-def read_time(values: Optional[dict[str, Any]]) -> Optional[StepTime]:
-    """A time that was written as JSON."""
-    return None if values is None else StepTime(**values)
 
 
 def time_in_words(time: StepTime, gpu: str) -> Iterator[str]:
