@@ -21,6 +21,7 @@ from composer_memprof.artifacts.writing.child.fork import fork
 from composer_memprof.messages import MemprofWarning
 from composer_memprof.recorders.python_calls.memray import MemrayRecorder, read_statistics, write_flame_graph
 from tests.conftest import Regression, entries, loader, make_trainer, train
+from tests.support.processes.python_code import run_python
 
 FOLDER = Path('test-run/memprof')
 SOON = {'skip': '2ba', 'active': '2ba'}
@@ -236,6 +237,36 @@ def test_a_capture_is_listed_and_read_before_its_window_ends() -> None:
     train(Memray(schedule={'skip': '2ba', 'active': '8ba'}), Looks(), batches=12, model=Wasteful())
     assert seen == {'rank0.2.memray.open.bin': 'open'}
     assert any('keep_more' in names for names in stacks(copy))
+
+
+# Frames end in other threads all the time, and a collection, which runs Python, comes with every few new objects.
+STARTED_AGAIN_AND_AGAIN = """
+import gc, sys, threading
+from pathlib import Path
+from composer_memprof.recorders.python_calls.memray import MemrayRecorder
+
+gc.set_threshold(5)
+gc.callbacks.append(lambda *_: sum(range(20)))
+sys.setswitchinterval(1e-5)
+
+def call(depth):
+    return depth and call(depth - 1) + len(str(depth))
+
+def call_on():
+    while True:
+        call(300)
+
+for _ in range(3):
+    threading.Thread(target=call_on, daemon=True).start()
+for _ in range(60):
+    with MemrayRecorder(Path('capture.bin')):
+        call(50)
+assert gc.isenabled()
+"""
+
+
+def test_no_collection_of_garbage_ends_the_process_while_the_frames_of_other_threads_are_read() -> None:
+    run_python(STARTED_AGAIN_AND_AGAIN)
 
 
 def test_a_tracker_of_the_users_own_is_left_alone() -> None:
