@@ -26,6 +26,7 @@ WITHOUT_A_LIMIT = 'recorders/torch_private'
 ROOMS = {
     'vocabulary': set(),
     'cgroup': set(),
+    'garbage': set(),
     'signals': set(),
     'redaction': set(),
     'guide': set(),
@@ -36,9 +37,9 @@ ROOMS = {
     'terminal': {'messages', 'redaction', 'vocabulary'},
     'simulated_gpu': {'messages'},
     'schedule': {'messages', 'vocabulary'},
-    'recorders': {'cgroup', 'messages', 'signals', 'simulated_gpu', 'vocabulary'},
+    'recorders': {'cgroup', 'garbage', 'messages', 'signals', 'simulated_gpu', 'vocabulary'},
     'artifacts': {'cgroup', 'messages', 'redaction', 'signals', 'simulated_gpu', 'vocabulary'},
-    'analysis': {'artifacts', 'messages', 'recorders', 'vocabulary'},
+    'analysis': {'artifacts', 'garbage', 'messages', 'recorders', 'vocabulary'},
     'report': {'analysis', 'artifacts', 'messages', 'recorders', 'simulated_gpu', 'vocabulary'},
     'callbacks': {
         *('analysis', 'artifacts', 'messages', 'recorders', 'redaction', 'report', 'schedule', 'signals', 'vocabulary'),

@@ -14,7 +14,7 @@ import numpy as np
 from composer_memprof.analysis.snapshot.annotations import read_annotations
 from composer_memprof.analysis.snapshot.model import ACTIONS, OOM, Blocks, DeviceHistory, Segments, Snapshot
 from composer_memprof.analysis.snapshot.notes import Notes, read_notes
-from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, load_plain, no_collection
+from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError, load_plain
 from composer_memprof.analysis.snapshot.stacks import StackIndex
 from composer_memprof.analysis.snapshot.untrusted import (
     Names,
@@ -25,6 +25,7 @@ from composer_memprof.analysis.snapshot.untrusted import (
     whole,
     whole_numbers,
 )
+from composer_memprof.garbage import no_collection
 from composer_memprof.messages import printable
 
 __all__ = ['SnapshotError', 'load_snapshot', 'read_snapshot']
@@ -62,7 +63,7 @@ def load_snapshot(path: Union[str, Path], limit_memory: bool = False) -> Snapsho
         OSError: if the file can't be read.
     """
     try:
-        with no_collection():
+        with no_collection():  # it runs often while millions of objects are made, and finds nothing in them
             return read_snapshot(load_plain(Path(path), limit_memory))
     except SnapshotError as error:
         raise SnapshotError(f'{printable(str(path))} is not a memory snapshot: {error}') from None

@@ -7,11 +7,9 @@ of decompressed data is limited. Memory is limited on request: see :func:`load_p
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,15 +93,3 @@ class _Limited(io.RawIOBase):
         if self._left < 0:
             raise SnapshotError(f'decompressed it is more than {_LARGEST_RATIO} times as large, which no snapshot is')
         return count
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Pause the garbage collector: it runs often while millions of objects are made, and finds nothing in them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -10,16 +10,15 @@ A process can have one memray tracker. It uses Python's profile hook, as all too
 from __future__ import annotations
 
 import codecs
-import contextlib
-import gc
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from composer_memprof.garbage import no_collection
 from composer_memprof.messages import check_one_of, check_switches
 from composer_memprof.recorders.python_calls.optional_import import check_names, import_optional
 
@@ -84,6 +83,10 @@ class MemrayRecorder:
     The capture file grows while recording, and memray can read it after a kill. It is not compressed at the end, since
     that would block the caller of ``stop``.
 
+    No garbage is collected while memray starts or stops. memray goes through the frames of all threads, and holds none of
+    them. A collection would call ``gc.callbacks``, in which Python may switch to a thread whose frames then end: the
+    process dies of SIGSEGV. Seen with memray 1.20.
+
     Args:
         path (Path): of the capture; an existing file is replaced. With ``follow_fork``, each child writes a file with
             its process id as a further suffix.
@@ -101,7 +104,7 @@ class MemrayRecorder:
         tracker = memray.Tracker(destination=destination, **self._arguments)
         # memray's reports cut off, from stacks of the thread that starts it, as many outer frames as were running at
         # the start. Started by a callback, most of the model's frames would be cut off, so another thread starts it.
-        with ThreadPoolExecutor(1) as thread, _without_garbage_collection():
+        with ThreadPoolExecutor(1) as thread, no_collection():
             thread.submit(tracker.__enter__).result()
         self._tracker = tracker
 
@@ -109,7 +112,7 @@ class MemrayRecorder:
         """End the recording, if one is running."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
-            with _without_garbage_collection():
+            with no_collection():
                 tracker.__exit__(None, None, None)
 
     def __enter__(self) -> MemrayRecorder:
@@ -118,20 +121,6 @@ class MemrayRecorder:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """memray goes through the frames of all threads, and holds none of them. A collection would call ``gc.callbacks``, in
-    which Python may switch to a thread whose frames then end: the process dies of SIGSEGV. Seen with memray 1.20.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def write_flame_graph(capture: Path, path: Path, *, leaks: bool = False) -> None:
