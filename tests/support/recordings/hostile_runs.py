@@ -12,16 +12,16 @@ import os
 import random
 import shutil
 import socket
-import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from composer_memprof.artifacts.reading.attempts import own_attempt
-from tests.conftest import child_environment
+from tests.benchmarks.callbacks.every_callback import every_callback
+from tests.conftest import make_trainer
 from tests.support.made_up_runs import run_of, write_files
-from tests.support.processes import warm_python
 from tests.support.recordings.damage import VALUES, damaged, mangled, the_content
 
 #: Names that lead elsewhere, or that no terminal shows.
@@ -144,26 +144,14 @@ _CONFIGS = [
 ]
 
 
-_TRAIN = """
-import sys, warnings
-from tests.conftest import make_trainer
-from tests.benchmarks.callbacks.every_callback import every_callback
-warnings.simplefilter('ignore')
-trainer = make_trainer(*every_callback(20, folder=sys.argv[1] + '/memprof'), batches=22)
-trainer.fit()
-trainer.close()
-"""
-
-
 @functools.cache
 def real_run() -> dict[str, bytes]:
-    """The files of a run with all callbacks, but for the largest, by their paths.
-
-    It has a process of its own: memray's tracker follows each thread of its process, and that of the tests has many.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, '-c', _TRAIN, folder]
-        warm_python.run(command, env=child_environment(), capture_output=True, check=True)
+    """The files of a run with all callbacks, but for the largest, by their paths."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        trainer = make_trainer(*every_callback(20, folder=f'{folder}/memprof'), batches=22)
+        trainer.fit()
+        trainer.close()
         files = [path for path in Path(folder).rglob('*') if path.is_file() and path.stat().st_size < 1 << 19]
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(files)}
 
