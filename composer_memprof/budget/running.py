@@ -16,8 +16,8 @@ from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.budget.figures import Figures, PlaceFigure, place_figures
 from composer_memprof.budget.runs import Run
-from composer_memprof.plan.starting import planning_process
-from composer_memprof.plan.trial import Outcome
+from composer_memprof.plans.starting import planning_process
+from composer_memprof.plans.trial import Outcome
 from composer_memprof.simulation.guesses import kept_parts
 from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.run import Simulation, as_one_rank, simulate

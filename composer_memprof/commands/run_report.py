@@ -52,7 +52,7 @@ def report(
     """
     from composer_memprof.analysis.run_report.files import files_to_fetch
     from composer_memprof.analysis.run_report.report import report_on_paths
-    from composer_memprof.plan.advised import SECONDS, with_tried_advice
+    from composer_memprof.plans.advised import SECONDS, with_tried_advice
     from composer_memprof.report.html.run.page import write_run_page
     from composer_memprof.report.text.sentences.run_verdict import verdict_text
     from composer_memprof.report.text.sentences.run_verdict_json import report_dict

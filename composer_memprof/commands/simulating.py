@@ -196,7 +196,7 @@ def plan(
       composer-memprof plan my.yaml --gpu a100-40gb --ranks 8 \\
         --vary device_train_microbatch_size=1,2,4
     """
-    from composer_memprof.plan.starting import parsed_variation, start
+    from composer_memprof.plans.starting import parsed_variation, start
     from composer_memprof.simulated_gpu.building import CannotSimulateError
 
     with ctrl_c_ends_at_once():

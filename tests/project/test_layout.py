@@ -47,19 +47,19 @@ ROOMS = {
     'loop': {'callbacks', 'messages', 'recorders', 'vocabulary'},
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
     'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
-    'plan': {
+    'plans': {
         *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'redaction'),
         *('schemas', 'signals', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
     },
     'budget': {
-        *('analysis', 'artifacts', 'examples', 'messages', 'plan', 'redaction', 'report', 'schemas', 'simulated_gpu'),
+        *('analysis', 'artifacts', 'examples', 'messages', 'plans', 'redaction', 'report', 'schemas', 'simulated_gpu'),
         *('simulation', 'vocabulary'),
     },
     'testing': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},
     'commands': {
-        *('analysis', 'artifacts', 'budget', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plan', 'report'),
-        *('runner', 'schemas', 'simulated_gpu', 'simulation', 'terminal'),
+        *('analysis', 'artifacts', 'budget', 'config', 'examples', 'guide', 'interrupts', 'messages', 'plans'),
+        *('report', 'runner', 'schemas', 'simulated_gpu', 'simulation', 'terminal'),
     },
 }
 

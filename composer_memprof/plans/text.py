@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
-from composer_memprof.plan.planning import Plan, Row
-from composer_memprof.plan.trial import Outcome, Share
+from composer_memprof.plans.planning import Plan, Row
+from composer_memprof.plans.trial import Outcome, Share
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.step_time import difference, time_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, margin

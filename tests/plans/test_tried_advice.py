@@ -21,7 +21,7 @@ from composer_memprof.analysis.run_report.report import RunReport, report_on_run
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
 from composer_memprof.config import load
 from composer_memprof.config.credentials import LEFT_OUT, without_credentials
-from composer_memprof.plan.advised import with_tried_advice
+from composer_memprof.plans.advised import with_tried_advice
 from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes
 from composer_memprof.report.text.sentences.run_verdict import verdict, verdict_text
 from composer_memprof.runner import Run
@@ -38,8 +38,8 @@ SMALL = (
 #: Prints what a plan's trials of the config come to, without and with checkpoints.
 TRIALS = """
 import json
-from composer_memprof.plan.forking import outcome_of
-from composer_memprof.plan.trial import Trial
+from composer_memprof.plans.forking import outcome_of
+from composer_memprof.plans.trial import Trial
 trials = Trial(counts_flops=True), Trial(checkpointed='Block', counts_flops=True)
 print(json.dumps([outcome_of('run/config.yaml', trial).allocated for trial in trials]))
 """

@@ -1,4 +1,4 @@
-"""The process of ``composer-memprof plan``, which already runs on the simulated GPU: ``python -m composer_memprof.plan``.
+"""The process of ``composer-memprof plan``, which already runs on the simulated GPU: ``python -m composer_memprof.plans``.
 
 Its one argument is what the command was asked, as JSON.
 """
@@ -19,9 +19,9 @@ FAILS, USAGE = 1, 2
 def main(asked: dict[str, Any]) -> int:
     """Plan what was asked, print it, and return the exit code."""
     from composer_memprof.config import ConfigError
-    from composer_memprof.plan.planning import plan
-    from composer_memprof.plan.text import plan_text
-    from composer_memprof.plan.trial import Trial
+    from composer_memprof.plans.planning import plan
+    from composer_memprof.plans.text import plan_text
+    from composer_memprof.plans.trial import Trial
     from composer_memprof.schemas import versioned
     from composer_memprof.simulation.verdict import EXIT_CODES
     from composer_memprof.terminal import say, show

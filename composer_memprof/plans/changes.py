@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Optional
 
-from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.plans.trial import Outcome, Trial
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, DROP_OUTPUTS, SHARD
 
 

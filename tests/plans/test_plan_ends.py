@@ -63,8 +63,8 @@ def test_a_killed_plan_leaves_no_trial_behind() -> None:
 
 INTERRUPTED_AT_ITS_FORK = """
 import os, signal
-from composer_memprof.plan import forking
-from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.plans import forking
+from composer_memprof.plans.trial import Outcome, Trial
 fork = os.fork
 os.fork = lambda: fork() or os.kill(os.getpid(), signal.SIGINT) or 0
 forking.run_trial = lambda config, trial: Outcome(error='the trial ran')
@@ -79,8 +79,8 @@ def test_ctrl_c_at_the_fork_of_a_trial_is_answered_by_the_plan_alone() -> None:
 
 KILLED = """
 import os
-from composer_memprof.plan import forking
-from composer_memprof.plan.trial import Trial
+from composer_memprof.plans import forking
+from composer_memprof.plans.trial import Trial
 forking.run_trial = lambda config, trial: os.kill(os.getpid(), 9)
 print(forking.outcome_of('quickstart', Trial()).error)
 """

@@ -12,15 +12,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from composer_memprof.plan.changes import changes_of
-from composer_memprof.plan.combining import combination
-from composer_memprof.plan.costs import Costs
-from composer_memprof.plan.planning import Plan, Row
-from composer_memprof.plan.search import Largest, largest_microbatch
-from composer_memprof.plan.starting import parsed_variation
-from composer_memprof.plan.text import plan_text
-from composer_memprof.plan.trial import Outcome, Trial
-from composer_memprof.plan.untouched_weights import UntouchedWeights
+from composer_memprof.plans.changes import changes_of
+from composer_memprof.plans.combining import combination
+from composer_memprof.plans.costs import Costs
+from composer_memprof.plans.planning import Plan, Row
+from composer_memprof.plans.search import Largest, largest_microbatch
+from composer_memprof.plans.starting import parsed_variation
+from composer_memprof.plans.text import plan_text
+from composer_memprof.plans.trial import Outcome, Trial
+from composer_memprof.plans.untouched_weights import UntouchedWeights
 from tests.conftest import run_command_that_simulates, simulated_gpu
 from tests.support.json_schemas import as_promised
 from tests.support.processes.simulated_runs import plan_on_a_server, run_on_a_server
@@ -225,9 +225,9 @@ def test_the_text_warns_of_one_unit_and_shows_costs_errors_and_what_to_write() -
 
 def test_few_microbatches_need_what_all_of_them_need() -> None:
     script = """
-from composer_memprof.plan.forking import outcome_of
-from composer_memprof.plan.text import plan_text
-from composer_memprof.plan.trial import Trial
+from composer_memprof.plans.forking import outcome_of
+from composer_memprof.plans.text import plan_text
+from composer_memprof.plans.trial import Trial
 settings = ('model.d_model=256', 'train_loader.batch_size=24', 'device_train_microbatch_size=2')
 found = [outcome_of('quickstart', Trial(overrides=settings, few_microbatches=few)) for few in (False, True)]
 print([(each.error, each.allocated, each.reserved, each.phase) for each in found])

@@ -44,7 +44,7 @@ def planning_process(
 
     Args:
         ranks_per_node: None for 8, or all ranks if they are fewer.
-        advised: as of :func:`composer_memprof.plan.planning.plan`.
+        advised: as of :func:`composer_memprof.plans.planning.plan`.
         allocator: ``PYTORCH_CUDA_ALLOC_CONF``. Default: this process's.
 
     Raises:
@@ -72,7 +72,7 @@ def planning_process(
         'advised': None if advised is None else list(advised),
         'as_json': as_json,
     }
-    return [sys.executable, '-m', 'composer_memprof.plan', json.dumps(asked)], {**environment, **quiet}
+    return [sys.executable, '-m', 'composer_memprof.plans', json.dumps(asked)], {**environment, **quiet}
 
 
 def parsed_variation(text: str) -> tuple[str, list[str]]:

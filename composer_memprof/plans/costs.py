@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from composer_memprof.messages import human_bytes
-from composer_memprof.plan.trial import Outcome
+from composer_memprof.plans.trial import Outcome
 
 #: The smallest difference that is put into words.
 _SMALLEST = 0.005

@@ -9,7 +9,7 @@ from typing import Optional
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from composer_memprof.plan.trial import Share
+from composer_memprof.plans.trial import Share
 from composer_memprof.recorders.modules.names import class_name, named_modules, own_module
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Optional
 
-from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.plans.trial import Outcome, Trial
 
 #: Where the search ends.
 _LARGEST = 1 << 16

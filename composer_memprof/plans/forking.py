@@ -16,8 +16,8 @@ from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.messages import log_error
-from composer_memprof.plan.running import run_trial
-from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.plans.running import run_trial
+from composer_memprof.plans.trial import Outcome, Trial
 from composer_memprof.signals import STOPPING
 
 #: A trial that takes longer is ended.

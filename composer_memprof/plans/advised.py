@@ -14,7 +14,7 @@ import yaml
 from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
-from composer_memprof.plan.starting import planning_process
+from composer_memprof.plans.starting import planning_process
 from composer_memprof.redaction import one_line
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import Device, device_by_key, device_of_memory, find_device

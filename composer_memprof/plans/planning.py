@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from composer_memprof.config import load
-from composer_memprof.plan.changes import Change, Price, changes_of, not_tried, of_microbatch
-from composer_memprof.plan.combining import combination
-from composer_memprof.plan.costs import Costs, costs_in_words, costs_of
-from composer_memprof.plan.forking import outcome_of
-from composer_memprof.plan.search import Largest, largest_microbatch
-from composer_memprof.plan.trial import Outcome, Trial
+from composer_memprof.plans.changes import Change, Price, changes_of, not_tried, of_microbatch
+from composer_memprof.plans.combining import combination
+from composer_memprof.plans.costs import Costs, costs_in_words, costs_of
+from composer_memprof.plans.forking import outcome_of
+from composer_memprof.plans.search import Largest, largest_microbatch
+from composer_memprof.plans.trial import Outcome, Trial
 from composer_memprof.simulated_gpu.this_process import figures
 from composer_memprof.simulation.verdict import fits, torch_version
 

@@ -19,15 +19,15 @@ from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import read_snapshot
 from composer_memprof.config import build_trainer, load
 from composer_memprof.messages import log_error
-from composer_memprof.plan.model_structure import (
+from composer_memprof.plans.model_structure import (
     blocks_of,
     repeated,
     says_what_to_checkpoint,
     summed_by_block,
     unit_of_all_blocks,
 )
-from composer_memprof.plan.trial import Outcome, Share, Trial
-from composer_memprof.plan.untouched_weights import UntouchedWeights
+from composer_memprof.plans.trial import Outcome, Share, Trial
+from composer_memprof.plans.untouched_weights import UntouchedWeights
 from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
 from composer_memprof.recorders.flops.result import OperationFlops
