@@ -48,7 +48,7 @@ class Run:
     eval: bool = False
     devices: Optional[int] = None
     kept: tuple[str, ...] = ('1',)
-    values: bool = False
+    values: bool = True
     time_limit: float = 0
     allowed: dict[str, Limit] = field(default_factory=dict)
 

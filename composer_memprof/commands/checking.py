@@ -57,7 +57,9 @@ def check(
     kept: Optional[list[str]] = typer.Option(
         None, help='of a command: which part of its elements a mask keeps', metavar='PART | FILE:LINE=PART'
     ),
-    values: Optional[bool] = typer.Option(None, '--values', help='of a command: compute small values'),
+    values: Optional[bool] = typer.Option(
+        None, '--values/--no-values', help='of a command: whether small values are computed'
+    ),
     time_limit: Optional[float] = typer.Option(None, min=0, help='of a command: seconds'),
     update: bool = typer.Option(False, '--update', help='record what the runs come to now, and say what changed'),
     budget: Path = typer.Option('memory_budget.yaml', help='the file of the budget', metavar='FILE'),

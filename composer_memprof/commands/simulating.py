@@ -39,14 +39,14 @@ def simulate(
     ),
     kept: list[str] = typer.Option(
         ['1'],
-        help='which part of its elements a mask is taken to keep, such as 0.5; with --values also for one line, as '
-        'train.py:41=0.125. Can be given several times',
+        help='which part of its elements a mask is taken to keep where its values are not known, such as 0.5; for one '
+        'line: train.py:41=0.125. Can be given several times',
         metavar='PART | FILE:LINE=PART',
     ),
     values: bool = typer.Option(
-        False,
+        True,
         help='compute small values that follow from the host, constants, shapes and random numbers, and guess others; '
-        'without it the script reads zeros',
+        'with --no-values the script reads zeros',
     ),
     time_limit: float = typer.Option(0, min=0, help='end it after this many seconds; 0: no limit'),
     find_need: bool = typer.Option(
@@ -65,8 +65,8 @@ def simulate(
 ) -> None:
     """Run any command on a GPU that is not there, and say whether it fits. Needs no GPU.
 
-    torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run, so values are zeros, or with
-    --values right where they do not follow from weights.
+    torch's own allocator runs as on a real one, so sizes are exact. Kernels do not run: small values that do not follow
+    from weights are right, all others are guessed or zeros.
     The command really runs: it writes the files that it writes, with those values in them. Only torch.save leaves a
     file alone that is there. Exits with 0 if it fits, with 3 if it does not, with 2 if nothing was seen (such as no
     optimizer step), and with the command's own code if that failed by itself.

@@ -57,7 +57,9 @@ def planning_process(
             'a plan trains with Composer, which is not installed: pip install mosaicml. simulate needs none'
         )
     outside = outside_of(device, ranks)
-    environment = environment_with(device, devices=ranks_per_node or min(2 * ranks, 8), outside=outside.bytes)
+    environment = environment_with(
+        device, devices=ranks_per_node or min(2 * ranks, 8), outside=outside.bytes, values=True
+    )
     # These messages help nobody here.
     quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
     asked = {

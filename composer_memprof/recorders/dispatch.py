@@ -20,6 +20,7 @@ from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.operators import RULES_BY_MODE
 from composer_memprof.recorders.torch_private.tensors import FLATTEN
 from composer_memprof.signals import holds_signals
+from composer_memprof.simulated_gpu import in_modes
 
 __all__ = ['NEEDS', 'OperationListener', 'foreign_tracker', 'in_backward', 'listen', 'stop_listening']
 
@@ -157,7 +158,7 @@ class _ListenerMode(dispatch_modes.TorchDispatchMode):
                 # A wrapper (DTensor) runs first; then this is called for the operations on the tensors inside it.
                 return NotImplemented
         keywords = kwargs or {}
-        result = func(*args, **keywords)
+        result = in_modes.run(func, args, keywords)
         for listener in self.listeners:
             try:
                 listener.operated(func, args, keywords, result)

@@ -43,7 +43,7 @@ def kept_parts(texts: Sequence[str], values: bool) -> tuple[float, dict[str, flo
     """What ``--kept`` says of all masks, and of those of single lines.
 
     Args:
-        values: single lines are told apart, which takes ``--values``.
+        values: single lines are told apart, which ``--no-values`` does not.
 
     >>> kept_parts(['0.5', 'train.py:41=0.125'], values=True)
     (0.5, {'train.py:41': 0.125})
@@ -58,7 +58,7 @@ def kept_parts(texts: Sequence[str], values: bool) -> tuple[float, dict[str, flo
         if not _is_part(part) or (place and not (file and line.isdigit())) or ',' in place or ';' in place:
             raise ValueError(f'--kept={text} must be a part from 0 to 1, or FILE:LINE=PART such as train.py:41=0.125')
         if place and not values:
-            raise ValueError(f'--kept={text} is for one line, which needs --values')
+            raise ValueError(f'--kept={text} is for one line, which --no-values does not tell apart')
         if place:
             at[place] = float(part)
         else:

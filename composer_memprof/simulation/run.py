@@ -67,7 +67,7 @@ class Simulation:
     devices: Optional[int] = None
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keeps_recording: bool = False
-    values: bool = False
+    values: bool = True
     kept_at: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property

@@ -143,7 +143,7 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         yield (
             'Values that follow from weights are guessed; a script that checks them may fail for that'
             if result.follows_values
-            else 'Values read back from the device are zeros, for which a script may fail; --values computes most of them'
+            else 'Values read back from the device are zeros, for which a script may fail; without --no-values most are computed'
         )
     yield from _steps(process, result)
     host = f'{human_bytes(process.host)} of host memory in the process'

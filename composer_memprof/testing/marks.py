@@ -22,7 +22,7 @@ class Asked:
     rank: int = 0
     ranks_per_node: Optional[int] = None
     devices: Optional[int] = None
-    values: bool = False
+    values: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what can't be simulated.

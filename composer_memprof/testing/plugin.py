@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MARK = 'simulated_gpu'
 _USAGE = (
-    "simulated_gpu(gpu='h100-80gb', *, memory=None, ranks=None, rank=0, ranks_per_node=None, devices=None, values=False): "
+    "simulated_gpu(gpu='h100-80gb', *, memory=None, ranks=None, rank=0, ranks_per_node=None, devices=None, values=True): "
     'run the test in a process of its own on a simulated GPU'
 )
 

@@ -1,4 +1,4 @@
-"""``simulate --values``: what a script reads back is computed or guessed, and a guess that could change the figures is named."""
+"""``simulate``: what a script reads back is computed or guessed, and a guess that could change the figures is named."""
 
 from __future__ import annotations
 
@@ -23,27 +23,74 @@ print(tuple(outputs.shape), len(kept))
 
 def test_sizes_that_follow_from_the_scripts_own_values_are_right() -> None:
     Path('train.py').write_text(PADDED)
-    assert simulate('--values', '--', 'python', 'train.py').stdout.startswith('(3, 700, 1024)')
-    zeros = simulate('--', 'python', 'train.py')
+    assert simulate('--', 'python', 'train.py').stdout.startswith('(3, 700, 1024)')
+    zeros = simulate('--no-values', '--', 'python', 'train.py')
     assert zeros.returncode == 1 or zeros.stdout.startswith('(3, 0, 1024)'), 'as without values'
 
 
 def test_a_guess_that_decides_a_size_is_named_and_can_be_given() -> None:
     Path('train.py').write_text(PADDED)
-    shown = simulate('--values', '--', 'python', 'train.py').stdout
+    shown = simulate('--', 'python', 'train.py').stdout
     assert 'Guessed: train.py:7 kept 2150400 of 2150400 elements; --kept train.py:7=PART says which part' in ' '.join(
         shown.split()
     )
-    given = result_of('--values', '--kept', 'train.py:7=0.25', '--', 'python', 'train.py')
+    given = result_of('--kept', 'train.py:7=0.25', '--', 'python', 'train.py')
     assert given['verdict'] == 'fits' and given['follows_values']
     (read,) = (read for read in given['reads'] if read['place'].endswith('train.py:7'))
     assert read['value'] == '537600 of 2150400'
-    whole = result_of('--values', '--', 'python', 'train.py')
+    whole = result_of('--', 'python', 'train.py')
     assert given['processes'][0]['devices'][0]['allocated'] < whole['processes'][0]['devices'][0]['allocated'] - MIB
 
 
 def test_a_part_for_one_line_is_refused_where_values_are_zeros() -> None:
-    refused = simulate('--kept', 'train.py:7=0.25', '--', 'python', 'train.py')
+    refused = simulate('--no-values', '--kept', 'train.py:7=0.25', '--', 'python', 'train.py')
     assert refused.returncode == 2
-    assert refused.stderr == 'composer-memprof: --kept=train.py:7=0.25 is for one line, which needs --values\n'
+    assert refused.stderr == (
+        'composer-memprof: --kept=train.py:7=0.25 is for one line, which --no-values does not tell apart\n'
+    )
     assert simulate('--kept', '7', '--', 'python', 'train.py').returncode == 2
+
+
+STEPS = """
+import torch
+lengths = torch.tensor([300, 700, 500])
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(6):
+    on_device = lengths.cuda()
+    longest = int(on_device.max())
+    mask = torch.arange(longest, device='cuda') < on_device[:, None]
+    rows = model(torch.randn(3, longest, 1024, device='cuda'))[mask]
+    assert len(rows) == 1500, len(rows)
+    rows.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_values_are_right_in_the_step_that_is_timed() -> None:
+    Path('train.py').write_text(STEPS)
+    timed = result_of('--', 'python', 'train.py')
+    assert timed['code'] == 0 and timed['time']['samples_per_second_per_gpu'], timed['stderr']
+
+
+COMPILED = """
+import torch
+weight = torch.nn.Parameter(torch.randn(64, 64, device='cuda'))
+
+@torch.compile(backend='eager', fullgraph=True)
+def forward(x):
+    positions = torch.arange(len(x), device='cuda') + torch.zeros(1, device='cuda')
+    causal = torch.full((len(x), len(x)), -1.0, device='cuda').triu_().to('cuda')
+    return (causal @ x @ weight + positions[:, None] + torch.ones_like(x)).sum()
+
+optimizer = torch.optim.SGD([weight], 0.1)
+for step in range(3):
+    forward(torch.randn(32, 64).cuda()).backward()
+    optimizer.step()
+"""
+
+
+def test_a_compiled_model_stays_one_graph() -> None:
+    Path('train.py').write_text(COMPILED)
+    compiled = result_of('--', 'python', 'train.py')
+    assert (compiled['code'], compiled['verdict']) == (0, 'fits'), compiled['stderr']

@@ -23,6 +23,7 @@ from composer_memprof.messages import log_error
 
 def install(torch: types.ModuleType) -> None:
     """Follow values in this process, or say that this torch lacks what that needs. Called once torch is imported."""
+    from composer_memprof.simulated_gpu import traceable
     from composer_memprof.simulated_gpu.values import runtime
 
     if not runtime.is_there():
@@ -35,8 +36,9 @@ def install(torch: types.ModuleType) -> None:
         log_error('values can not be followed')
         can_follow = False
     if not can_follow:
-        runtime.assumed(f'values are zeros: torch {torch.__version__} lacks what --values needs')
+        runtime.assumed(f'values are zeros: torch {torch.__version__} lacks what following them needs')
         return
+    traceable.leave_alone(__name__)
     keys.fallback(following.follow)
     for part in (sources, reading, assuming, counting):
         part.install()

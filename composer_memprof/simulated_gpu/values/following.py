@@ -5,7 +5,6 @@ Views need nothing: their storage is known. An operator that is made of others i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
@@ -29,9 +28,8 @@ from composer_memprof.simulated_gpu.values.known import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class _Operator:
-    """What its schema says.
+    """What an operator's schema says.
 
     Attributes:
         is_view: its result is a view of its argument; or it has a kernel of ours for each call (``EVERY``).
@@ -41,41 +39,25 @@ class _Operator:
         overwrites: what it writes to is no input of it.
     """
 
-    is_view: bool
-    is_copy: bool
-    is_kernel: bool
-    is_random: bool
-    takes_numbers: bool
-    overwrites: bool
-    leaves_found_inf: bool
-    writes: tuple[tuple[int, str], ...]
-
-
-_operators: dict[Any, _Operator] = {}
-
-
-def _operator(operator: Any) -> _Operator:
-    found = _operators.get(operator)
-    if found is None:
+    def __init__(self, operator: Any) -> None:
         name, schema = operator.name(), operator._schema
-        writes = tuple(
+        self.writes = tuple(
             (place, each.name)
             for place, each in enumerate(schema.arguments)
             if each.alias_info is not None and each.alias_info.is_write
         )
-        found = _operators[operator] = _Operator(
-            is_view=name in _LEFT or (not writes and any(each.alias_info is not None for each in schema.returns)),
-            is_copy=name == 'aten::copy_',
-            is_kernel=torch._C._dispatch_has_kernel_for_dispatch_key(name, 'CUDA'),
-            is_random=torch.Tag.nondeterministic_seeded in operator.tags,
-            takes_numbers=any('number' in str(each.type) for each in schema.arguments),
-            overwrites=schema.overload_name.endswith('out') or schema.name in _OVERWRITE,
-            leaves_found_inf=name == 'aten::_amp_foreach_non_finite_check_and_unscale_',
-            writes=writes,
+        self.is_view = name in _LEFT or (
+            not self.writes and any(each.alias_info is not None for each in schema.returns)
         )
-    return found
+        self.is_copy = name == 'aten::copy_'
+        self.is_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, 'CUDA')
+        self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
+        self.takes_numbers = any('number' in str(each.type) for each in schema.arguments)
+        self.overwrites = schema.overload_name.endswith('out') or schema.name in _OVERWRITE
+        self.leaves_found_inf = name == 'aten::_amp_foreach_non_finite_check_and_unscale_'
 
 
+_operator = functools.cache(_Operator)
 _OVERWRITE = ('aten::fill_', 'aten::zero_')
 #: What has a kernel of its own for each call (``EVERY``), or consists of ``copy_``.
 _LEFT = (

@@ -23,6 +23,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from composer_memprof.messages import log_error
+from composer_memprof.simulated_gpu import in_modes
 
 FOLLOWED, EVERY = 'AutocastIPU', 'AutocastHPU'
 
@@ -32,6 +33,8 @@ _AFTER = {name: torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKe
 _set_included = torch._C._dispatch_tls_set_dispatch_key_included
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _libraries: list[Any] = []  # what they register lives as long as they do
+#: Operators that have a kernel for each call.
+_with_kernels: set[Any] = set()
 #: Where a tensor's implementation has its set of dispatch keys.
 _offset = -1
 
@@ -59,10 +62,29 @@ def activate() -> None:
     _set_included(EVERY, True)
     for name in ('_push_mode', '_pop_mode'):
         _step_aside(name)
+    in_modes.run = _follow_in_mode
+
+
+def _follow_in_mode(operator: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
+    """Run an operator within the handler of the innermost mode: torch has taken the mode off its stack, and both keys out.
+
+    An operator with a kernel of its own has been there before the handler; those that it calls have not.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        return operator(*arguments, **keywords)
+    keys = (FOLLOWED,) if operator in _with_kernels else (FOLLOWED, EVERY)
+    before = [(key, torch._C._dispatch_tls_is_dispatch_key_excluded(key)) for key in keys]
+    for key in keys:
+        _set_excluded(key, False)
+    try:
+        return operator(*arguments, **keywords)
+    finally:
+        for key, was_excluded in before:
+            _set_excluded(key, was_excluded)
 
 
 def _step_aside(name: str) -> None:
-    """While a ``TorchDispatchMode`` is on, torch finds no fallback that is written in Python."""
+    """While a ``TorchDispatchMode`` is on, torch finds no fallback that is written in Python. Its handler sees values."""
     original = getattr(_python_dispatch, name)
 
     @functools.wraps(original)
@@ -110,7 +132,8 @@ def fallback(function: Callable[..., Any]) -> None:
     """Call ``function(keyset, operator, *arguments, **keywords)`` for each operator on a marked tensor.
 
     torch finds no fallback written in Python for a call that has a tensor of a subclass as well, such as a ``DTensor``. Its
-    own operators, which such calls are of, therefore have the function as a kernel each.
+    own operators, which such calls are of, therefore have the function as a kernel each. Those that make views run as if the
+    tensor were not marked: torch copies the key, and ``Parameter(tensor)`` needs a view that Python has not seen.
     """
     library = torch.library.Library('_', 'IMPL')
     library.fallback(function, FOLLOWED, with_keyset=True)
@@ -118,11 +141,23 @@ def fallback(function: Callable[..., Any]) -> None:
     skipped.fallback(torch.library.fallthrough_kernel, EVERY)
     _libraries.extend((library, skipped))
     own = torch.library.Library('aten', 'IMPL')
+    views = {_name_of(schema) for schema in torch._C._jit_get_all_schemas() if _makes_a_view(schema)}
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition('::')
-        if namespace == 'aten':
+        if namespace == 'aten' and name in views:
+            own.impl(rest, torch.library.fallthrough_kernel, FOLLOWED)
+        elif namespace == 'aten':
             _as_kernel(own, rest, function)
     _libraries.append(own)
+
+
+def _name_of(schema: Any) -> str:
+    return f'{schema.name}.{schema.overload_name}' if schema.overload_name else str(schema.name)
+
+
+def _makes_a_view(schema: Any) -> bool:
+    aliases = [each.alias_info for each in (*schema.arguments, *schema.returns) if each.alias_info is not None]
+    return bool(aliases) and not any(each.is_write for each in aliases)
 
 
 def _as_kernel(library: Any, name: str, function: Callable[..., Any]) -> None:
@@ -142,6 +177,7 @@ def kernel(name: str, function: Callable[..., Any]) -> None:
     operator = getattr(getattr(torch.ops.aten, packet, None), overload or 'default', None)
     if operator is None:
         return
+    _with_kernels.add(operator)
 
     def call(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
         run = _Run(keyset, operator, arguments, keywords)

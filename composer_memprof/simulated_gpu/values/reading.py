@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import torch
 
+from composer_memprof.simulated_gpu import traceable
 from composer_memprof.simulated_gpu.values import host, keys, reads, runtime
 from composer_memprof.simulated_gpu.values.known import (
     GUESSED,
@@ -40,7 +41,8 @@ def install() -> None:
     keys.replace_on_device('_local_scalar_dense', read_one)
     for name in ('cpu', 'cuda', 'to', 'copy_'):
         _see_copies(name)
-    torch.Tensor.tolist = _tolist(torch.Tensor.tolist)  # type: ignore[method-assign]
+    torch.nn.Module._apply = traceable.in_place_of(torch.nn.Module._apply, _apply)  # type: ignore[method-assign]
+    torch.Tensor.tolist = traceable.in_place_of(torch.Tensor.tolist, _tolist)  # type: ignore[method-assign]
 
 
 def guessed(dtype: torch.dtype, times: int = 0) -> Any:
@@ -134,14 +136,13 @@ def _text(values: torch.Tensor) -> str:
 
 def _see_copies(name: str) -> None:
     """Let the method keep what it copies from the host, and give the host what it could expect of the device."""
-    original = getattr(torch.Tensor, name)
 
-    @functools.wraps(original)
-    def method(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        result = original(self, *arguments, **keywords)
-        if result is self and name != 'copy_':
+    def method(original: Any, arguments: Any, keywords: Any) -> Any:
+        result = original(*arguments, **keywords)
+        tensor, *others = arguments
+        if result is tensor and name != 'copy_':
             return result
-        source = arguments[0] if name == 'copy_' and arguments else self
+        source = others[0] if name == 'copy_' and others else tensor
         if type(result) in PLAIN and isinstance(source, torch.Tensor) and result.is_cuda != source.is_cuda:
             if source.is_cuda and is_plain(source):
                 _give(result, source)
@@ -149,7 +150,19 @@ def _see_copies(name: str) -> None:
                 _wrote_to(result, source, _entry_of_source(source))
         return result
 
-    setattr(torch.Tensor, name, method)
+    setattr(torch.Tensor, name, traceable.in_place_of(getattr(torch.Tensor, name), method))
+
+
+def _apply(original: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
+    """Follow no weights that a module moves to the device: nobody knows them after the first step.
+
+    A compiled model would be compiled again once they are not followed any longer.
+    """
+    module = original(*arguments, **keywords)
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None and is_plain(tensor) and tensor.is_floating_point():
+            keys.unmark(tensor)
+    return module
 
 
 def _give(result: torch.Tensor, source: torch.Tensor) -> None:
@@ -170,9 +183,6 @@ def _give(result: torch.Tensor, source: torch.Tensor) -> None:
     _fill(result, values, source)
 
 
-def _tolist(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def tolist(self: torch.Tensor) -> Any:
-        return original(self.cpu() if is_plain(self) else self)
-
-    return tolist
+def _tolist(original: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
+    tensor, *others = arguments
+    return original(tensor.cpu() if is_plain(tensor) else tensor, *others, **keywords)

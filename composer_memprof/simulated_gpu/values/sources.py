@@ -6,7 +6,6 @@ by others that nobody sees.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch.utils import _device
 
 from composer_memprof.messages import log_error
+from composer_memprof.simulated_gpu import traceable
 from composer_memprof.simulated_gpu.values import host
 from composer_memprof.simulated_gpu.values.known import (
     LARGEST,
@@ -54,10 +54,8 @@ def install() -> None:
 
 def _see(where: Any, name: str, keep: Callable[..., None], *, is_random: bool = False) -> None:
     """Call ``keep(original, result, arguments, keywords)`` after each call that leaves a small tensor on the device."""
-    original = getattr(where, name)
 
-    @functools.wraps(original)
-    def function(*arguments: Any, **keywords: Any) -> Any:
+    def function(original: Any, arguments: Any, keywords: Any) -> Any:
         result = original(*arguments, **keywords)
         if is_plain(result):
             if result.untyped_storage().nbytes() > LARGEST or not result.numel():
@@ -72,7 +70,7 @@ def _see(where: Any, name: str, keep: Callable[..., None], *, is_random: bool = 
                 forget(result)
         return result
 
-    setattr(where, name, function)
+    setattr(where, name, traceable.in_place_of(getattr(where, name), function))
 
 
 def _made(original: Any, result: torch.Tensor, arguments: Any, keywords: Any) -> None:

@@ -112,7 +112,7 @@ main()
 
 def plan_on_a_server(*arguments: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """``composer-memprof plan`` with the arguments, in such a process."""
-    return run_on_a_server(PLAN, *arguments, environment={**simulated_gpu(), **variables}, cwd=cwd)
+    return run_on_a_server(PLAN, *arguments, environment={**simulated_gpu(values=True), **variables}, cwd=cwd)
 
 
 # Four layers of 64 MiB, AdamW: parameters, gradients and two states are 1 GiB.
@@ -145,7 +145,7 @@ main()
 
 def simulate(*arguments: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
     """``composer-memprof simulate``. With ``fresh``, in processes that import torch, as a user's do."""
-    if fresh or '--values' in arguments:  # values are followed from the import of torch on
+    if fresh or '--no-values' in arguments:  # values are followed from the import of torch on
         return run_command_that_simulates('simulate', *arguments)
     return on_a_server('simulate', *arguments)
 
@@ -153,7 +153,7 @@ def simulate(*arguments: str, fresh: bool = False) -> subprocess.CompletedProces
 def on_a_server(*arguments: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """``composer-memprof`` with the arguments; each Python that it starts is a fork."""
     environment = json.dumps({**os.environ, **variables})
-    return run_on_a_server(SIMULATE, environment, *arguments, environment=simulated_gpu(), cwd=cwd)
+    return run_on_a_server(SIMULATE, environment, *arguments, environment=simulated_gpu(values=True), cwd=cwd)
 
 
 def result_of(*arguments: str, fresh: bool = False) -> dict[str, Any]:

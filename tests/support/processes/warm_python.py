@@ -36,7 +36,7 @@ _READ_LATER = (
     *('COLUMNS', 'LINES', 'COMP_', '_COMPOSER_MEMPROF_COMPLETE'),
 )
 #: These are read when CUDA is initialized, which no import does. At the import, the allocator's backend is chosen, and
-#: whether values are followed.
+#: whether values are followed; of ``SIMULATED_GPU`` no more than that must be the server's.
 _READ_WITH_CUDA = ('SIMULATED_GPU', 'SIMULATED_GPU_NOTES', 'PYTORCH_CUDA_ALLOC_CONF')
 #: Beside the one with the variables of the tests. Each takes some 400 MiB.
 _MOST_OTHERS = 2
@@ -92,8 +92,9 @@ def _end_all() -> None:
 
 def _key(environment: dict[str, str]) -> frozenset[tuple[str, str]]:
     """The variables that must be those of a server. Of the number of simulated ranks, only that there is one is read."""
+    kept = {'SIMULATED_RANKS': '', 'SIMULATED_GPU': 'values='}
     return frozenset(
-        (name, '' if name == 'SIMULATED_RANKS' else value)
+        (name, kept.get(name, value))
         for name, value in environment.items()
         if not name.startswith(_READ_LATER)
         and (name not in _READ_WITH_CUDA or 'backend:' in value or 'values=' in value)

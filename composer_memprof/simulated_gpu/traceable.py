@@ -1,0 +1,31 @@
+"""Functions that take the place of torch's own, and that ``torch.compile`` traces as if they were not there.
+
+All else that follows values is left alone by ``torch.compile``: its frames would be compiled when they run within those of
+a compiled model. Checked with torch 2.7.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import wrapt
+
+
+def in_place_of(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """What calls ``function(original, arguments, keywords)``, and the original alone where it is traced."""
+
+    @functools.wraps(original)
+    def seen(*arguments: Any, **keywords: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*arguments, **keywords)
+        return function(original, arguments, keywords)
+
+    return seen
+
+
+def leave_alone(package: str) -> None:
+    """Let ``torch.compile`` compile no frame of the package."""
+    wrapt.when_imported('torch._dynamo.trace_rules')(lambda rules: rules.add(package))
