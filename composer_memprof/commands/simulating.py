@@ -184,6 +184,9 @@ def plan(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
     ),
     changes: bool = typer.Option(True, help='search the largest microbatch, and try what could be changed'),
+    fastest: bool = typer.Option(
+        False, '--fastest', help='search the fastest config that fits, with batches of the same size; no changes'
+    ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
@@ -203,7 +206,7 @@ def plan(
         device = device_named(gpu, memory, compute_capability)
         try:
             grid = [parsed_variation(each) for each in vary or []]
-            start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json)
+            start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, fastest=fastest)
         except ValueError as error:
             say(str(error))
             raise typer.Exit(2) from None

@@ -38,9 +38,10 @@ def main(asked: dict[str, Any]) -> int:
             asked['config'],
             base,
             asked['device'],
-            changes=asked['changes'] and not asked['vary'],
+            changes=asked['changes'] and not asked['vary'] and not asked['fastest'],
             advised=asked['advised'],
             vary=[(key, values) for key, values in asked['vary']],
+            searches_fastest=asked['fastest'],
             report=lambda what: _report(f'trying: {what}'),
         )
     except ConfigError as error:

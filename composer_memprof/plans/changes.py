@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Optional
 
-from composer_memprof.plans.trial import Outcome, Trial
+from composer_memprof.plans.trial import CHECKPOINT_MARK, Outcome, Trial
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, DROP_OUTPUTS, SHARD
 
 
@@ -120,11 +120,11 @@ def of_microbatch(name: str, samples: int) -> Change:
 def _checkpointing(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> Change:
     blocks = outcome.blocks
     name = f'checkpoint each {blocks}'
-    key = _sharding_key(config)
+    key = sharding_key(config)
     if key and base.ranks > 1:
-        mark = '' if outcome.says_what_to_checkpoint else '_activation_checkpointing'
+        mark = '' if outcome.says_what_to_checkpoint else CHECKPOINT_MARK
         settings = [f'{key}.activation_checkpointing=true']
-        if not _is_fsdp2(key):  # torch advises against reentrant ones, which need an FSDP unit each
+        if not is_fsdp2(key):  # torch advises against reentrant ones, which need an FSDP unit each
             settings.append(f'{key}.activation_checkpointing_reentrant=false')
         change = overriding(name, *settings, price=Price.RECOMPUTATION, mark=mark, on=blocks)
         return replace(change, apply=lambda trial: replace(change.apply(trial), counts_flops=True))
@@ -134,18 +134,19 @@ def _checkpointing(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> 
     )
 
 
-def _sharding_key(config: Mapping[str, Any]) -> str:
+def sharding_key(config: Mapping[str, Any]) -> str:
     """Where the config sets FSDP up; ``''`` if it does not."""
     parallelism = config.get('parallelism_config') or {}
     return next((f'parallelism_config.{name}' for name in ('fsdp2', 'fsdp') if name in parallelism), '')
 
 
-def _is_fsdp2(key: str) -> bool:
+def is_fsdp2(key: str) -> bool:
+    """Whether the settings at this key of a config are FSDP2's."""
     return key.endswith('fsdp2') or os.environ.get('FSDP_VERSION', '1') == '2'
 
 
 def _of_sharding(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> Iterator[Change]:
-    key = _sharding_key(config)
+    key = sharding_key(config)
     if not key:
         if not config.get('parallelism_config'):
             change = overriding('shard with FSDP2', 'parallelism_config.fsdp2={}', price=Price.COMMUNICATION)
@@ -167,11 +168,11 @@ def _of_sharding(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> It
             f'{key}.activation_cpu_offload=true',
             price=Price.COPIES_TO_HOST,
             cost='copies to the host and back',
-            mark='' if outcome.says_what_to_checkpoint else '_activation_checkpointing',
+            mark='' if outcome.says_what_to_checkpoint else CHECKPOINT_MARK,
             on=outcome.blocks,
         )
     nodes = base.nodes
-    if nodes > 1 and not _is_fsdp2(key) and not settings.get('data_parallel_replicate_degree'):
+    if nodes > 1 and not is_fsdp2(key) and not settings.get('data_parallel_replicate_degree'):
         yield overriding(f'HSDP, {nodes} replicas', f'{key}.data_parallel_replicate_degree={nodes}', price=None)
     ranks = 2 * base.ranks
     on_node = base.ranks_per_node or (None if ranks <= 8 or ranks % 8 == 0 else base.ranks)
@@ -185,7 +186,7 @@ def _of_sharding(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> It
 
 
 def _reshard(key: str, settings: Mapping[str, Any]) -> Change:
-    if _is_fsdp2(key):
+    if is_fsdp2(key):
         keeps = settings.get('reshard_after_forward', True) is False
         setting = f'{key}.reshard_after_forward={str(keeps).lower()}'
     else:
@@ -197,11 +198,11 @@ def _reshard(key: str, settings: Mapping[str, Any]) -> Change:
 
 def not_tried(config: Mapping[str, Any], base: Trial) -> list[str]:
     """The changes that Composer does not take, with the reason, one line each."""
-    key = _sharding_key(config)
+    key = sharding_key(config)
     if base.ranks == 1 or not key:
         return []
-    offered = 'has no setting for it' if _is_fsdp2(key) else 'refuses cpu_offload'
+    offered = 'has no setting for it' if is_fsdp2(key) else 'refuses cpu_offload'
     lines = [f'offload of the parameters to the CPU: Composer {offered}']
-    if base.nodes > 1 and _is_fsdp2(key):
+    if base.nodes > 1 and is_fsdp2(key):
         lines.append('HSDP: with FSDP2, Composer shards over all ranks; its FSDP1 takes data_parallel_replicate_degree')
     return lines

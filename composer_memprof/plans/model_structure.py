@@ -9,7 +9,7 @@ from typing import Optional
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from composer_memprof.plans.trial import Share
+from composer_memprof.plans.trial import CHECKPOINT_MARK, Share
 from composer_memprof.recorders.modules.names import class_name, named_modules, own_module
 
 
@@ -46,7 +46,7 @@ def says_what_to_checkpoint(model: nn.Module) -> bool:
     False
     """
     return any(hasattr(child, 'activation_checkpointing_fn') for child in model.children()) or any(
-        getattr(module, '_activation_checkpointing', False) for module in model.modules()
+        getattr(module, CHECKPOINT_MARK, False) for module in model.modules()
     )
 
 

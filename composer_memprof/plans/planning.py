@@ -13,6 +13,8 @@ from composer_memprof.config import load
 from composer_memprof.plans.changes import Change, Price, changes_of, not_tried, of_microbatch
 from composer_memprof.plans.combining import combination
 from composer_memprof.plans.costs import Costs, costs_in_words, costs_of
+from composer_memprof.plans.fastest.result import Fastest
+from composer_memprof.plans.fastest.searching import fastest
 from composer_memprof.plans.forking import outcome_of
 from composer_memprof.plans.search import Largest, largest_microbatch
 from composer_memprof.plans.trial import Outcome, Trial
@@ -64,6 +66,7 @@ class Plan:
             if one fits alone.
         not_tried: changes that can't be made, with the reason, one line each.
         grid: the variations that were asked for.
+        fastest: the fastest configs that fit; None if they were not searched.
     """
 
     gpu: str
@@ -81,6 +84,7 @@ class Plan:
     combination: Optional[Row]
     not_tried: list[str]
     grid: list[Row]
+    fastest: Optional[Fastest] = None
 
     @property
     def available(self) -> int:
@@ -112,6 +116,7 @@ def plan(
     changes: bool = True,
     advised: Optional[Collection[str]] = None,
     vary: Sequence[tuple[str, Sequence[str]]] = (),
+    searches_fastest: bool = False,
     report: Callable[[str], None] = lambda what: None,
 ) -> Plan:
     """Try a config, then its changes and variations.
@@ -123,7 +128,8 @@ def plan(
         changes: search the largest microbatch and try changes.
         advised: if the config fits, try only the changes that a report advises by these names, and search nothing.
         vary: keys and the values that each takes.
-        report: called with what is tried next.
+        searches_fastest: search the fastest config that fits.
+        report: called with what is tried next, in a line.
 
     Raises:
         ConfigError: for a user's mistake in the config.
@@ -136,10 +142,11 @@ def plan(
     for overrides in variations:
         load(config, (*base.overrides, *overrides))
     report('the config as it is')
-    real = outcome_of(config, replace(base, counts_flops=changes))
+    own = replace(base, counts_flops=changes or searches_fastest)
+    real = outcome_of(config, own)
     outcome = real
     if real.out_of_memory:
-        outcome = outcome_of(config, replace(base, counts_flops=changes, without_limit=True))
+        outcome = outcome_of(config, replace(own, without_limit=True))
     trials = _Trials(config, base, outcome, report)
     largest, rows, together = None, [], None
     if changes and not real.error:
@@ -160,7 +167,11 @@ def plan(
         for overrides in variations
         if overrides
     ]
-    verdict = real.verdict(_available(device['total'], device['outside']))
+    available = _available(device['total'], device['outside'])
+    found = None
+    if searches_fastest and not real.error:
+        found = fastest(loaded, base, outcome, lambda trial: outcome_of(config, trial), available, report)
+    verdict = real.verdict(available)
     return Plan(
         **device,
         ranks=base.ranks,
@@ -175,6 +186,7 @@ def plan(
         combination=together,
         not_tried=not_tried(loaded, base) if rows else [],
         grid=grid,
+        fastest=found,
     )
 
 

@@ -26,7 +26,7 @@ from composer_memprof.plans.model_structure import (
     summed_by_block,
     unit_of_all_blocks,
 )
-from composer_memprof.plans.trial import Outcome, Share, Trial
+from composer_memprof.plans.trial import CHECKPOINT_MARK, Outcome, Share, Trial
 from composer_memprof.plans.untouched_weights import UntouchedWeights
 from composer_memprof.recorders.allocations.out_of_memory import out_of_memory_in
 from composer_memprof.recorders.flops.recorder import FlopsRecorder
@@ -38,7 +38,7 @@ from composer_memprof.simulated_gpu import ranks
 from composer_memprof.simulated_gpu.ranks import traffic
 from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, figures
 from composer_memprof.simulation.observer import StepObserver, device_peaks
-from composer_memprof.simulation.step_time import StepTime
+from composer_memprof.simulation.step_time import StepTime, extended
 
 _BATCHES = 2
 #: With ``few_microbatches``: the first one makes gradients, the second one adds to them, the third one is as all others.
@@ -59,7 +59,7 @@ def run_trial(config: str, trial: Trial) -> Outcome:
         if trial.few_microbatches:
             data: Any = trainer._train_data_spec
             split = data.split_batch
-            data.split_batch = lambda batch, size: split(batch, size)[:_FEW]
+            data.split_batch = lambda batch, size: split(batch, size)[: run.microbatches]
         trainer.fit()
         outcome = run.outcome(time.monotonic() - began)
     except Exception as error:
@@ -73,12 +73,12 @@ def run_trial(config: str, trial: Trial) -> Outcome:
     return replace(outcome, time=run.time_a_batch(trainer), seconds=time.monotonic() - began)
 
 
-def _microbatch(state: State) -> tuple[int, int]:
-    """Samples in a microbatch of the batch that is there, and as many as the config asks for."""
+def _microbatch(state: State) -> tuple[int, int, int]:
+    """Samples in a microbatch of the batch that is there, as many as the config asks for, and samples in the batch."""
     samples = max((len(tensor) for tensor in tensors_in(state.batch) if tensor.dim()), default=0)
     size: Any = state.device_train_microbatch_size
     asked = int(size) if size else samples
-    return min(asked, samples), asked
+    return min(asked, samples), asked, samples
 
 
 def _drop_outputs(state: State) -> None:
@@ -133,7 +133,9 @@ class _Run(Callback):
         self._observer = StepObserver()
         self._observer.follow_steps()
         self._flops: Optional[FlopsRecorder] = None
-        self._microbatch = self._asked_microbatch = 0
+        self._microbatch = self._asked_microbatch = self._batch_samples = 0
+        #: With ``few_microbatches``, those of a batch that run.
+        self.microbatches = _FEW
         self._blocks = ''
         self._repeated: dict[str, int] = {}
         self._says_what_to_checkpoint = False
@@ -154,13 +156,15 @@ class _Run(Callback):
         self._host_model = sum(each.nbytes for each in model.parameters() if each.device.type == 'cpu')
         self._blocks, self._repeated = blocks_of(model), repeated(model)
         self._says_what_to_checkpoint = says_what_to_checkpoint(model)
-        for module in model.modules():
-            if type(module).__name__ == self._blocks:
-                for attribute in self._trial.marked:
-                    setattr(module, attribute, True)
-        wanted = self._trial.checkpointed
-        if wanted:
-            apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == wanted)
+        trial = self._trial
+        blocks = [module for module in model.modules() if type(module).__name__ == self._blocks]
+        for number, block in enumerate(blocks):
+            for attribute in trial.marked:
+                setattr(block, attribute, attribute != CHECKPOINT_MARK or number % trial.every == 0)
+        if trial.checkpointed:
+            wanted = [module for module in model.modules() if type(module).__name__ == trial.checkpointed]
+            chosen = set(map(id, wanted[:: trial.every]))
+            apply_activation_checkpointing(model, check_fn=lambda module: id(module) in chosen)
         return model
 
     def time_a_batch(self, trainer: Trainer) -> Optional[StepTime]:
@@ -169,10 +173,21 @@ class _Run(Callback):
         It comes after the outcome: to listen to operators changes what torch allocates a little.
         """
         self.is_seen = True
+        microbatches = self._batch_samples / max(1, self._microbatch)
         try:
-            trainer.fit(duration='1ba')
+            if not self._trial.few_microbatches or microbatches <= _FEW:
+                return self._time_of_next_batch(trainer)
+            self.microbatches = _FEW - 1
+            shorter = self._time_of_next_batch(trainer)
+            self.microbatches = _FEW
+            longer = self._time_of_next_batch(trainer)
         except Exception:
             log_error('a batch could not be timed')
+            return None
+        return None if shorter is None or longer is None else extended(shorter, longer, microbatches - _FEW)
+
+    def _time_of_next_batch(self, trainer: Trainer) -> Optional[StepTime]:
+        trainer.fit(duration='1ba')
         return self._observer.time
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -187,7 +202,7 @@ class _Run(Callback):
         self._one_unit = unit_of_all_blocks(state.model, self._blocks)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        self._microbatch, self._asked_microbatch = _microbatch(state)
+        self._microbatch, self._asked_microbatch, self._batch_samples = _microbatch(state)
         self._sent_before = traffic.sent()
         if self._trial.counts_flops and not self.is_seen and state.timestamp.batch == _BATCHES - 1:
             self._flops = FlopsRecorder(state.model)
@@ -230,6 +245,7 @@ class _Run(Callback):
             phase='' if peak is None else peak.phase,
             microbatch=self._microbatch,
             asked_microbatch=self._asked_microbatch,
+            batch_samples=self._batch_samples,
             precision=self._precision,
             blocks=self._blocks,
             says_what_to_checkpoint=self._says_what_to_checkpoint,

@@ -16,6 +16,7 @@ from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.outside import outside_of
+from composer_memprof.simulated_gpu.rates import UnknownRateError, rates_of
 
 _SETTINGS = 'PYTORCH_CUDA_ALLOC_CONF'
 
@@ -39,6 +40,7 @@ def planning_process(
     as_json: bool = True,
     advised: Optional[Sequence[str]] = None,
     allocator: Optional[str] = None,
+    fastest: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """The command and the environment of a process on the simulated GPU that makes the plan.
 
@@ -46,12 +48,17 @@ def planning_process(
         ranks_per_node: None for 8, or all ranks if they are fewer.
         advised: as of :func:`composer_memprof.plans.planning.plan`.
         allocator: ``PYTORCH_CUDA_ALLOC_CONF``. Default: this process's.
+        fastest: search the fastest config that fits, in place of the changes.
 
     Raises:
         CannotSimulateError: where no GPU can be simulated.
-        ValueError: if the ranks do not fill their nodes.
+        ValueError: if the ranks do not fill their nodes, or nothing can be said of what is the fastest.
     """
     simulated_ranks.environment(ranks, ranks_per_node=ranks_per_node)
+    if fastest:
+        _check_that_speed_is_known(device)
+        if vary:
+            raise ValueError('--fastest tries settings of its own, so that it takes no --vary')
     if importlib.util.find_spec('composer') is None:
         raise CannotSimulateError(
             'a plan trains with Composer, which is not installed: pip install mosaicml. simulate needs none'
@@ -72,9 +79,17 @@ def planning_process(
         'vary': list(vary),
         'changes': changes,
         'advised': None if advised is None else list(advised),
+        'fastest': fastest,
         'as_json': as_json,
     }
     return [sys.executable, '-m', 'composer_memprof.plans', json.dumps(asked)], {**environment, **quiet}
+
+
+def _check_that_speed_is_known(device: Device) -> None:
+    try:
+        rates_of(device.key)
+    except UnknownRateError:
+        raise ValueError(f'--fastest: nothing is known of the speed of {device.key}; name a GPU with --gpu') from None
 
 
 def parsed_variation(text: str) -> tuple[str, list[str]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
+from composer_memprof.plans.fastest.text import fastest_text
 from composer_memprof.plans.planning import Plan, Row
 from composer_memprof.plans.trial import Outcome, Share
+from composer_memprof.plans.wrapping import Indented
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.step_time import difference, time_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, margin
@@ -26,7 +27,7 @@ def plan_text(plan: Plan) -> RenderableType:
     parts: list[RenderableType] = [Text(_verdict(plan), style='bold')]
     if plan.outcome.error:
         return Group(*parts, Text(printable(plan.outcome.error)))
-    parts += [_Indented(line) for line in _facts(plan)]
+    parts += [Indented(line) for line in _facts(plan)]
     parts += [Text(), *_shares('At the peak, by category', plan.outcome.categories, plan.outcome.allocated)]
     parts += [Text(), *_shares('At the peak, by module', plan.outcome.by_block, plan.outcome.allocated)]
     if plan.changes:
@@ -46,10 +47,12 @@ def plan_text(plan: Plan) -> RenderableType:
         parts += [Text(), Text('What to write', style='bold'), *_how([*plan.changes, *together])]
         parts += _errors(plan.changes)
         if plan.not_tried:
-            parts += [Text(), Text('Not tried', style='bold'), *map(_Indented, plan.not_tried)]
+            parts += [Text(), Text('Not tried', style='bold'), *map(Indented, plan.not_tried)]
     if plan.grid:
         parts += [Text(), Text('Variations', style='bold'), _table(plan.grid, 'variation', plan.outcome)]
         parts += _errors(plan.grid)
+    if plan.fastest is not None:
+        parts += fastest_text(plan.fastest)
     return Group(*parts)
 
 
@@ -143,7 +146,7 @@ def _table(rows: Sequence[Row], first: str, base: Outcome) -> Table:
 def _how(rows: Sequence[Row]) -> Iterator[RenderableType]:
     for row in rows:
         if row.how and not row.outcome.error:
-            yield _Indented(f'{row.name}: {printable(row.how)}')
+            yield Indented(f'{row.name}: {printable(row.how)}')
 
 
 def _errors(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -151,23 +154,4 @@ def _errors(rows: Sequence[Row]) -> Iterator[RenderableType]:
     if failed:
         yield from (Text(), Text('What was not seen', style='bold'))
     for row in failed:
-        yield _Indented(printable(f'{row.name}: {row.outcome.error}'))
-
-
-class _Indented:
-    """A line that is indented, and more so where it goes on."""
-
-    def __init__(self, line: str) -> None:
-        self._line = line
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(options.max_width, 20)
-        for line in textwrap.wrap(
-            self._line,
-            width,
-            initial_indent='  ',
-            subsequent_indent='      ',
-            break_long_words=False,
-            break_on_hyphens=False,
-        ):
-            yield Text(line, no_wrap=True, overflow='ignore')
+        yield Indented(printable(f'{row.name}: {row.outcome.error}'))

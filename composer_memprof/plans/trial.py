@@ -9,6 +9,9 @@ from composer_memprof.analysis.memory.findings.attribution import PlaceShare
 from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, NOT_SEEN, verdict_of
 
+#: The attribute of a module by which Composer decides whether its activations are checkpointed or offloaded.
+CHECKPOINT_MARK = '_activation_checkpointing'
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -20,9 +23,12 @@ class Trial:
         ranks_per_node: of these; None for 8, or all if they are fewer.
         allocator: ``PYTORCH_CUDA_ALLOC_CONF``.
         checkpointed: class of the modules whose activations are checkpointed; ``''`` for none.
+        every: 2 to checkpoint or offload the activations of every second block, in place of each.
         marked: attributes that are set to True on each of the model's blocks, for Composer to read.
         counts_flops: count the FLOPs of the second batch.
         few_microbatches: run the first three of each batch. The others repeat what the third one does.
+        extends_time: with ``few_microbatches``, time a batch of two and one of three; each further microbatch takes as
+            long as the third one.
         drops_outputs: as if forward returned the loss alone, so that nothing else is kept until the next forward.
         without_limit: on a device of the same kind whose memory does not end.
     """
@@ -32,16 +38,18 @@ class Trial:
     ranks_per_node: Optional[int] = None
     allocator: str = ''
     checkpointed: str = ''
+    every: int = 1
     marked: tuple[str, ...] = ()
     counts_flops: bool = False
     few_microbatches: bool = False
+    extends_time: bool = False
     drops_outputs: bool = False
     without_limit: bool = False
 
     @property
     def is_timed(self) -> bool:
         """Whether one more batch shows how long it takes; a batch that is cut short does not."""
-        return not self.few_microbatches
+        return self.extends_time or not self.few_microbatches
 
     @property
     def nodes(self) -> int:
@@ -74,6 +82,7 @@ class Outcome:
         phase: in which the peak is.
         microbatch: samples in a microbatch of one rank.
         asked_microbatch: as the config has it; larger than ``microbatch`` where a batch has fewer samples.
+        batch_samples: in a batch of one rank.
         precision: of the Trainer, such as ``amp_bf16``.
         blocks: class of the repeated modules that hold most of the parameters; ``''`` if there is none.
         says_what_to_checkpoint: whether the model tells Composer which modules to checkpoint.
@@ -102,6 +111,7 @@ class Outcome:
     phase: str = ''
     microbatch: int = 0
     asked_microbatch: int = 0
+    batch_samples: int = 0
     precision: str = ''
     blocks: str = ''
     says_what_to_checkpoint: bool = False

@@ -52,13 +52,49 @@ class StepTime:
         return 1 / self.samples_per_second_per_gpu if self.samples_per_second_per_gpu else self.step_seconds
 
 
+def extended(shorter: StepTime, longer: StepTime, more: float) -> StepTime:
+    """The time of a step that goes on as the longer one does after the end of the shorter one, ``more`` times.
+
+    Args:
+        shorter: of a step with some microbatches.
+        longer: of a step with one microbatch more.
+        more: microbatches beyond those of ``longer``; the last one may be a part of one.
+
+    >>> two, three = (StepTime(n + 1.0, None, 4 * n / (n + 1.0), None, {'copies': 0.5}, 10 * n, {}) for n in (2, 3))
+    >>> five = extended(two, three, 2)
+    >>> five.step_seconds, round(five.samples_per_second_per_gpu * five.step_seconds), five.launches
+    (6.0, 20, 50)
+    """
+
+    def carried_on(before: float, after: float) -> float:
+        return after + more * (after - before)
+
+    seconds = carried_on(shorter.step_seconds, longer.step_seconds)
+
+    def rate(before: Optional[float], after: Optional[float]) -> Optional[float]:
+        if not before or not after or not seconds:
+            return None
+        return carried_on(before * shorter.step_seconds, after * longer.step_seconds) / seconds
+
+    def count(before: float, after: float) -> int:
+        return round(carried_on(before, after))
+
+    return StepTime(
+        step_seconds=seconds,
+        tokens_per_second_per_gpu=rate(shorter.tokens_per_second_per_gpu, longer.tokens_per_second_per_gpu),
+        samples_per_second_per_gpu=rate(shorter.samples_per_second_per_gpu, longer.samples_per_second_per_gpu),
+        mfu=rate(shorter.mfu, longer.mfu),
+        shares={name: rate(shorter.shares.get(name), share) or 0.0 for name, share in longer.shares.items()},
+        launches=count(shorter.launches, longer.launches),
+        unknown={name: count(shorter.unknown.get(name, 0), number) for name, number in longer.unknown.items()},
+    )
+
+
 def time_in_words(time: StepTime, gpu: str) -> Iterator[str]:
     """A line for how fast, one for what the time is spent on, and one for what is not known."""
     rates = []
-    if time.tokens_per_second_per_gpu:
-        rates.append(f'{time.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU')
-    elif time.samples_per_second_per_gpu:
-        rates.append(f'{time.samples_per_second_per_gpu:,.1f} samples/s on each GPU')
+    if time.tokens_per_second_per_gpu or time.samples_per_second_per_gpu:
+        rates.append(f'{speed_in_words(time)} on each GPU')
     if time.mfu:
         rates.append(f'{time.mfu:.0%} MFU')
     yield ', '.join([f'a step takes {seconds_in_words(time.step_seconds)}', *rates, _error_bar(gpu)])
@@ -67,6 +103,19 @@ def time_in_words(time: StepTime, gpu: str) -> Iterator[str]:
     if time.unknown:
         names = ', '.join(f'{name} ({count / max(1, time.launches):.1%})' for name, count in time.unknown.items())
         yield f'kernels of unknown duration, taken to be the shortest, with their share of launches: {names}'
+
+
+def speed_in_words(time: StepTime) -> str:
+    """Tokens a second, or samples where no tokens are known, or steps.
+
+    >>> speed_in_words(StepTime(0.5, 4096.0, 2.0, None, {}, 9, {})), speed_in_words(StepTime(0.5, None, None, None, {}, 9, {}))
+    ('4,096 tokens/s', '2.0 steps/s')
+    """
+    if time.tokens_per_second_per_gpu:
+        return f'{time.tokens_per_second_per_gpu:,.0f} tokens/s'
+    if time.samples_per_second_per_gpu:
+        return f'{time.samples_per_second_per_gpu:,.1f} samples/s'
+    return f'{1 / time.step_seconds:,.1f} steps/s'
 
 
 def seconds_in_words(seconds: float) -> str:

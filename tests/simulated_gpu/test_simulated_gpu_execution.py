@@ -215,3 +215,25 @@ def test_ziglang_is_the_compiler_of_triton_where_there_is_no_other(
     monkeypatch.setenv('CC', 'a-compiler')
     monkeypatch.setattr('composer_memprof.simulated_gpu.environment.library', lambda: tmp_path / 'libcuda.so.1')
     assert environment_with(device)['CC'] == 'a-compiler'
+
+
+def test_what_is_copied_to_pinned_memory_is_zeros_and_takes_no_memory(tmp_path: Path) -> None:
+    """Also in the pages that it shares with what lies before and after it."""
+    found = on_simulated_gpu(
+        tmp_path,
+        """
+        import psutil
+        size = 256 << 20
+        on_device = torch.zeros(size, dtype=torch.uint8, device='cuda')
+        pinned = torch.ones(size + 8, dtype=torch.uint8, pin_memory=True)
+        full = psutil.Process().memory_info().rss
+        pinned[5 : size + 5].copy_(on_device, non_blocking=True)
+        found['freed'] = full - psutil.Process().memory_info().rss
+        found['sums'] = [int(pinned[a:b].sum()) for a, b in ((0, 5), (5, size + 5), (size + 5, size + 8))]
+        on_host = torch.ones(size + 8, dtype=torch.uint8)
+        on_host[5 : size + 5].copy_(on_device)
+        found['unpinned'] = int(on_host.sum())
+        """,
+    )
+    assert found['sums'] == [5, 0, 3] and found['unpinned'] == 8
+    assert found['freed'] > 200 << 20

@@ -61,9 +61,17 @@ void write_result(char *to, const char *from, size_t bytes) {
 }
 
 /* Sets the host's memory to zeros without touching pages that are zeros already: torch's new and pinned memory is address
-   space only, until somebody writes to it. */
+   space only, until somebody writes to it. What was pinned is given back to the system, which has zeros for whoever reads
+   it, so that offloading much costs neither time nor memory. */
 static void zero_on_host(char *to, size_t bytes) {
   static const char zeros[PAGE];
+  size_t whole = give_back_pinned(to, bytes);
+  if (whole) {
+    size_t before = (PAGE - (uintptr_t)to % PAGE) % PAGE;
+    zero_on_host(to, before);
+    to += before + whole;
+    bytes -= before + whole;
+  }
   while (bytes) {
     size_t part = PAGE - (uintptr_t)to % PAGE;
     if (part > bytes) part = bytes;

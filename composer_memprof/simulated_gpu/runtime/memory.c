@@ -2,6 +2,7 @@
 
 #include "simulated_gpu.h"
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { MOST_REGIONS = 1 << 18, MOST_PINNED = 1 << 16 };
 /* The driver's pages. */
@@ -139,7 +140,7 @@ int cudaMemGetInfo(size_t *available, size_t *total) {
 }
 
 /* The host's memory that is pinned, in no order: torch keeps few large pieces. */
-static struct { const char *start; size_t bytes; } pinned[MOST_PINNED];
+static struct { const char *start; size_t bytes; int is_own; } pinned[MOST_PINNED];
 static int pinned_count;
 
 static int pinned_at(const char *address) {
@@ -256,6 +257,7 @@ int cudaHostRegister(void *address, size_t bytes, unsigned flags) {
   int known = pinned_at(address) >= 0;
   if (!known && pinned_count < MOST_PINNED) {
     pinned[pinned_count].start = address;
+    pinned[pinned_count].is_own = 0;
     pinned[pinned_count++].bytes = bytes;
   }
   pthread_mutex_unlock(&lock);
@@ -276,7 +278,22 @@ int cudaHostAlloc(void **address, size_t bytes, unsigned flags) {
   if (!bytes) OK;
   void *start = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   *address = start == MAP_FAILED ? 0 : start;
-  return *address ? cudaHostRegister(*address, bytes, flags) : fail(cudaErrorMemoryAllocation);
+  if (!*address) return fail(cudaErrorMemoryAllocation);
+  int status = cudaHostRegister(*address, bytes, flags);
+  pthread_mutex_lock(&lock);
+  int i = pinned_at(*address);
+  if (i >= 0) pinned[i].is_own = 1;
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+size_t give_back_pinned(char *address, size_t bytes) {
+  uintptr_t page = sysconf(_SC_PAGESIZE), from = (uintptr_t)address, to = from + bytes;
+  char *start = (char *)((from + page - 1) / page * page), *end = (char *)(to / page * page);
+  if (start >= end) return 0;
+  pthread_mutex_lock(&lock);
+  int i = pinned_at(start), own = i >= 0 && pinned[i].is_own && end <= pinned[i].start + pinned[i].bytes;
+  pthread_mutex_unlock(&lock);
+  return own && !madvise(start, end - start, MADV_DONTNEED) ? end - start : 0;
 }
 int cudaMallocHost(void **address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
 int cudaFreeHost(void *address) {

@@ -58,6 +58,9 @@ int not_simulated(const char *function, int status);
 /* memory.c */
 int is_on_device(const void *address);
 int is_pinned(const void *address);
+/* Sets the whole pages in a range to zeros by giving them back to the system, if the runtime has made and pinned them.
+   Returns how many bytes these are; 0 if they are none of its own. */
+size_t give_back_pinned(char *address, size_t bytes);
 /* Bytes of the device that are taken, and all that torch can have. */
 size_t bytes_in_use(int device);
 size_t bytes_for_use(void);
