@@ -19,6 +19,7 @@ from composer_memprof.messages import log_error
 from composer_memprof.plans.running import run_trial
 from composer_memprof.plans.trial import Outcome, Trial
 from composer_memprof.signals import STOPPING
+from composer_memprof.simulated_gpu.this_process import NOTES_VARIABLE, assumed_in, notes_in
 
 #: A trial that takes longer is ended.
 _TIME_LIMIT_S = 1800
@@ -83,7 +84,10 @@ def _run_and_leave(config: str, trial: Trial, answer: Path, log: Path) -> None:
         for stream in (1, 2):
             os.dup2(output, stream)
         sys.path.insert(0, os.getcwd())
+        notes = answer.with_name('notes')
+        os.environ[NOTES_VARIABLE] = str(notes)
         outcome = run_trial(os.path.abspath(config) if os.path.exists(config) else config, trial)
+        outcome = dataclasses.replace(outcome, assumed=assumed_in(notes_in(notes)))
         answer.write_text(json.dumps(dataclasses.asdict(outcome)))
         code = 0
     except BaseException as error:

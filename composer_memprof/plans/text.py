@@ -82,6 +82,7 @@ def _facts(plan: Plan) -> Iterator[str]:
     if outcome.time is not None:
         yield from map(printable, time_in_words(outcome.time, plan.gpu))
     yield f"allowed for outside of torch's allocator: {in_words(plan.outside)}"
+    yield from (f'assumed: {printable(line)}' for line in outcome.assumed)
     yield margin(plan.torch)
     if outcome.limited_by_batch:
         yield f'warning: {outcome.limited_by_batch}'

@@ -96,6 +96,7 @@ class Outcome:
         seconds: that the trial took.
         timed_out: whether it was ended for that.
         time: of a further batch on the device; None if it is not known.
+        assumed: what the figures rest on, one sentence each.
     """
 
     error: str = ''
@@ -125,6 +126,7 @@ class Outcome:
     seconds: float = 0.0
     timed_out: bool = False
     time: Optional[StepTime] = None
+    assumed: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def fits(self) -> bool:

@@ -10,7 +10,7 @@ import types
 
 import wrapt
 
-from composer_memprof.simulated_gpu import composer_values, operators, ranks, values
+from composer_memprof.simulated_gpu import composer_values, operators, ranks, stand_ins, values
 from composer_memprof.simulated_gpu.ranks import own_launches
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, figures
 
@@ -23,6 +23,7 @@ def prepare() -> None:
     read = values if figures().get('values') else operators
     wrapt.when_imported('torch')(read.install)
     composer_values.install()
+    stand_ins.offer()
     wrapt.when_imported('torch')(_check_preloaded)
     follow = _follow_own_launches if ranks.simulated_ranks() is None else _stand_for_one_rank
     wrapt.when_imported('torch.distributed')(follow)

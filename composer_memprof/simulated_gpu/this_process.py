@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Optional
 
 #: Tells the runtime what it simulates: ``name=value`` with ``;`` in between.
 VARIABLE = 'SIMULATED_GPU'
 #: What else to call at the start of a simulated process: ``module:function``.
 AT_START_VARIABLE = 'SIMULATED_GPU_AT_START'
+#: The file of notes that simulated processes write, a line each: what was assumed, what is not simulated, what was read.
+NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
 
 
 def figures() -> dict[str, str]:
@@ -33,3 +36,18 @@ def simulated_device() -> Optional[str]:
     True
     """
     return figures().get('key')
+
+
+def notes_in(path: Path) -> list[str]:
+    """The different lines of a file of notes, in order; none if nobody wrote one."""
+    return list(dict.fromkeys(path.read_text().splitlines())) if path.exists() else []
+
+
+def assumed_in(notes: Iterable[str]) -> list[str]:
+    """What was assumed, one sentence each.
+
+    >>> assumed_in(['assumed: masks keep all', 'not simulated: cusparseLtInit'])
+    ['masks keep all']
+    """
+    start = 'assumed: '
+    return [line.removeprefix(start) for line in notes if line.startswith(start)]

@@ -23,7 +23,7 @@ from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.launchers.unwrapping import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
-from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
+from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, NOTES_VARIABLE, assumed_in, notes_in
 from composer_memprof.simulated_gpu.values.reads import parsed
 from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
 from composer_memprof.simulation.result import SimulationResult
@@ -33,7 +33,8 @@ from composer_memprof.simulation.verdict import torch_version
 _GRACE_S = 8.0
 #: Where commands' own folders are made.
 _FOLDER = Path('simulated')
-_NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
+#: How a note on a function that failed begins.
+_MISSING = 'not simulated: '
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
     """
     with temporary_folder('simulate') as temporary:
         notes = temporary / 'notes'
-        environment = {**_environment(what), _NOTES_VARIABLE: str(notes)}
+        environment = {**_environment(what), NOTES_VARIABLE: str(notes)}
         deadline = time.time() + what.time_limit if what.time_limit else 0
         absolute = None if folder is None else folder.absolute()
         environment |= Asked(
@@ -120,7 +121,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
             if folder is not None:
                 _clean(folder)
         processes, lost = read_peaks(temporary)
-        lines = list(dict.fromkeys(notes.read_text().splitlines())) if notes.exists() else []
+        lines = notes_in(notes)
     return SimulationResult(
         **what.machine(),
         processes=processes,
@@ -128,8 +129,8 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         exit_code=code,
         timed_out=timed_out,
         signal=passed_on,
-        assumed=_after('assumed: ', lines),
-        not_simulated=_after('not simulated: ', lines),
+        assumed=assumed_in(lines),
+        not_simulated=[line.removeprefix(_MISSING) for line in lines if line.startswith(_MISSING)],
         whole=not what.steps,
         with_evaluation=what.with_evaluation,
         follows_values=what.values,
@@ -168,10 +169,6 @@ def _environment(what: Simulation) -> dict[str, str]:
         **launched,
         AT_START_VARIABLE: 'composer_memprof.simulation.process.at_start:prepare',
     }
-
-
-def _after(start: str, lines: list[str]) -> list[str]:
-    return [line.removeprefix(start) for line in lines if line.startswith(start)]
 
 
 def _run(

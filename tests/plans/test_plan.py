@@ -126,6 +126,14 @@ class Recomputing(ByteGPT):
         positions = torch.arange(batch['input_ids'].shape[1], device='cuda')
         x = self.byte_embedding(batch['input_ids']) + self.position_embedding(positions)
         return self.head(self.norm(torch.utils.checkpoint.checkpoint(self.blocks, x, use_reentrant=False)))
+
+class Flash(ByteGPT):
+    def forward(self, batch):
+        import flash_attn
+        output = super().forward(batch)
+        heads = torch.zeros(1, 8, 2, 64, device='cuda', dtype=torch.bfloat16)
+        flash_attn.flash_attn_func(heads, heads, heads)
+        return output
 """
 
 
@@ -153,6 +161,14 @@ def test_a_model_that_recomputes_is_not_offered_checkpoints() -> None:
     assert found['outcome']['recomputes'] is True
     names = {row['name'] for row in found['changes']}
     assert 'bfloat16' in names and not any(name.startswith('checkpoint') for name in names)
+
+
+def test_a_plan_says_that_a_stand_in_of_flash_attention_was_used() -> None:
+    Path('own_models.py').write_text(OWN_MODELS)
+    arguments = ('quickstart', 'model.name=own_models.Flash', 'train_loader.max_bytes=30000', '--no-changes')
+    found = plan_of(*arguments, '--gpu', 'a100-40gb')
+    assert len(found['outcome']['assumed']) == 1
+    assert found['outcome']['assumed'][0].startswith('flash_attn is not installed: a stand-in allocated')
 
 
 def test_where_nothing_fits_alone_a_plan_finds_what_fits_together() -> None:

@@ -257,6 +257,29 @@ def test_workers_that_load_data_are_counted_with_what_is_theirs() -> None:
     )
 
 
+HOLDS_WORKERS = """
+import torch
+if __name__ == '__main__':
+    layer = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    batches = iter(torch.utils.data.DataLoader(torch.ones(4096, 8), batch_size=8, num_workers=2))
+    try:
+        for batch in batches:
+            layer(batch.cuda()).sum().backward()
+            optimizer.step()
+    finally:
+        for worker in batches._workers:
+            worker.join(20)
+        print('workers ended with', [worker.exitcode for worker in batches._workers])
+"""
+
+
+def test_workers_that_a_script_holds_are_ended_with_it() -> None:
+    Path('train.py').write_text(HOLDS_WORKERS)
+    ran = simulate('--', 'python', 'train.py')
+    assert 'workers ended with [0, 0]' in ran.stdout and ran.returncode == 0, ran.stderr
+
+
 def test_the_words_of_a_command_are_no_names_of_folders() -> None:
     script = 'import torch; torch.ones(9).cuda()  # ' + 'x' * 300
     found = result_of('--', 'env', 'TOKEN=s3cret', sys.executable, '-c', script)

@@ -45,6 +45,8 @@ def count(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], 
         packet = getattr(operation, OVERLOAD_PACKET, None)
         if packet in _OURS:
             return _OURS[packet](*arguments).times(_real_products(arguments))
+        if str(packet) in _OF_FLASH_ATTN:  # registered by that package, if it is imported at all
+            return _OF_FLASH_ATTN[str(packet)](*arguments)
         if packet in flop_registry:
             flops = flop_registry[packet](*arguments, **keywords, out_val=result)
             found = _share_recomputed(flops, *arguments) if packet in _RAGGED_BACKWARD else Count(flops)
@@ -93,6 +95,34 @@ def _attention_backward(
 
 def _scores(query: torch.Tensor, key: torch.Tensor) -> int:
     return prod(query.shape[:-1]) * key.shape[-2]
+
+
+def _flash_attn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Count:
+    """As :func:`_attention`, of the package flash-attn: (batch, length, heads, width)."""
+    del rest  # unused
+    return _attention(*(each.transpose(1, 2) for each in (query, key, value)))
+
+
+def _flash_attn_varlen(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Count:
+    """Of (tokens, heads, width). Only the device knows the lengths, which count as if they were the same."""
+    sequences = rest[0].numel() - 1
+    keys = key.shape[0] / sequences if key.dim() == 3 else rest[3]
+    return Count(round(2 * query.shape[0] * query.shape[1] * keys * (query.shape[-1] + value.shape[-1])))
+
+
+def _flash_attn_backward(gradient: torch.Tensor, query: torch.Tensor, *rest: Any) -> Count:
+    forward = _flash_attn(query, *rest).flops
+    return _backward_of(forward, query, rest[1])
+
+
+def _flash_attn_varlen_backward(gradient: torch.Tensor, query: torch.Tensor, *rest: Any) -> Count:
+    key, value, lengths = rest[0], rest[1], rest[7:]
+    return _backward_of(_flash_attn_varlen(query, key, value, *lengths).flops, query, value)
+
+
+def _backward_of(forward: int, query: torch.Tensor, value: torch.Tensor) -> Count:
+    """As :func:`_attention_backward`."""
+    return Count(2 * forward, recomputed=forward * query.shape[-1] // (query.shape[-1] + value.shape[-1]))
 
 
 def _share_recomputed(flops: int, gradient: Any, query: torch.Tensor, key: Any, value: torch.Tensor, *_: Any) -> Count:
@@ -168,6 +198,12 @@ _BY_NAME: dict[str, Callable[..., Count]] = {
     '_transformer_encoder_layer_fwd': _encoder_layer,
     'mkldnn_rnn_layer': _rnn_layer,
     'mkldnn_rnn_layer_backward': _rnn_layer_backward,
+}
+_OF_FLASH_ATTN: dict[str, Callable[..., Count]] = {
+    'flash_attn._flash_attn_forward': _flash_attn,
+    'flash_attn._flash_attn_backward': _flash_attn_backward,
+    'flash_attn._flash_attn_varlen_forward': _flash_attn_varlen,
+    'flash_attn._flash_attn_varlen_backward': _flash_attn_varlen_backward,
 }
 _OURS = {getattr(aten, name): formula for name, formula in _BY_NAME.items() if hasattr(aten, name)}
 _RAGGED_BACKWARD = {

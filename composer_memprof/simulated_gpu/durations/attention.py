@@ -23,7 +23,7 @@ KERNEL_VARIABLE = 'SIMULATED_GPU_ATTENTION'
 
 
 def attention_seconds(
-    peak: float, compute_capability: int, kernel: str, scores: float, widths: int, queries: int, backward: bool
+    peak: float, compute_capability: int, kernel: str, scores: float, widths: int, queries: float, backward: bool
 ) -> float:
     """Seconds of one attention.
 

@@ -62,9 +62,17 @@ class Durations:
         if causal:
             pairs = pairs / 2 if q.shape[-2] == k.shape[-2] else pairs
         scores = math.prod(q.shape[:-2]) * pairs
+        return self.scores(kernel, scores, q, v, q.shape[-2], backward)
+
+    def scores(self, kernel: str, scores: float, q: Tensor, v: Tensor, queries: float, backward: bool) -> Duration:
+        """Of attention with this many scores, over all heads and sequences.
+
+        Args:
+            queries: in a sequence.
+        """
         peak = self._rates.peak(str(q.dtype)[6:], tf32=True)
         widths = q.shape[-1] + v.shape[-1]
-        seconds = attention_seconds(peak, self._compute_capability, kernel, scores, widths, q.shape[-2], backward)
+        seconds = attention_seconds(peak, self._compute_capability, kernel, scores, widths, queries, backward)
         return KERNEL + seconds, Kind.ATTENTION
 
     def moved(self, size: float) -> Duration:
@@ -175,7 +183,55 @@ def _attention(kernel: str, causal_at: int, backward: bool) -> _Rule:
     return rule
 
 
+def _flash_attn(backward: bool) -> _Rule:
+    """Of the package flash-attn: tensors (batch, length, heads, width)."""
+    first, causal_at = (1, 11) if backward else (0, 5)
+
+    def rule(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+        q, key, v = a[first : first + 3]
+        batch, queries, heads, _ = q.shape
+        pairs = _pairs(queries, key.shape[1], *a[causal_at : causal_at + 3])
+        return d.scores('flash-2', batch * heads * pairs, q, v, queries, backward)
+
+    return rule
+
+
+def _flash_attn_varlen(backward: bool) -> _Rule:
+    """Of tensors (tokens, heads, width): the device alone knows the lengths, which are taken to be the same."""
+    first, lengths_at, causal_at = (1, 9, 15) if backward else (0, 3, 9)
+
+    def rule(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+        q, key, v = a[first : first + 3]
+        batch, heads = a[lengths_at].numel() - 1, q.shape[1]
+        queries = q.shape[0] / batch
+        keys = key.shape[0] / batch if key.dim() == 3 else a[lengths_at + 3]
+        pairs = _pairs(queries, keys, *a[causal_at : causal_at + 3])
+        return d.scores('flash-2', batch * heads * pairs, q, v, queries, backward)
+
+    return rule
+
+
+def _pairs(queries: float, keys: float, causal: bool = False, left: int = -1, right: int = -1) -> float:
+    """Queries and keys of a sequence that are not masked.
+
+    >>> _pairs(4, 4), _pairs(4, 4, True), _pairs(100, 100, True, 9), _pairs(100, 100, False, 9, 10)
+    (16, 8.0, 955.0, 2000)
+
+    Args:
+        left: of a query, the keys before it that it sees; -1 for all.
+        right: the same, after it.
+    """
+    if causal and left >= 0:
+        width = min(keys, left + 1)
+        return queries * width - width * (width - 1) / 2
+    if causal:
+        return queries * keys / 2 if queries == keys else queries * keys
+    seen = [keys if side < 0 else side for side in (left, right)]
+    return queries * min(keys, sum(seen) + 1)
+
+
 _SDPA = 'aten::_scaled_dot_product'
+_FLASH_ATTN = 'flash_attn::_flash_attn'
 _RULES: dict[str, _Rule] = {
     'aten::mm': _mm,
     'aten::addmm': _addmm,
@@ -193,6 +249,10 @@ _RULES: dict[str, _Rule] = {
     f'{_SDPA}_flash_attention_backward': _attention('flash-2', 11, True),
     f'{_SDPA}_efficient_attention_backward': _attention('efficient', 11, True),
     f'{_SDPA}_cudnn_attention_backward': _attention('cudnn', 14, True),
+    f'{_FLASH_ATTN}_forward': _flash_attn(False),
+    f'{_FLASH_ATTN}_backward': _flash_attn(True),
+    f'{_FLASH_ATTN}_varlen_forward': _flash_attn_varlen(False),
+    f'{_FLASH_ATTN}_varlen_backward': _flash_attn_varlen(True),
     **dict.fromkeys(('aten::zero_', 'aten::fill_', 'aten::normal_', 'aten::uniform_', 'aten::arange'), _written),
     'aten::copy_': _copied_onto,
     **dict.fromkeys(('aten::embedding', 'aten::index', 'aten::index_select', 'aten::gather'), _gathered),

@@ -6,17 +6,18 @@
 
 enum { MOST_NOTES = 256 };
 
-/* A note is written once in a process; `kind` and `what` are literals. */
+/* A note is written once in a process. `kind` is a literal; `what` may be Python's, which frees it. */
 static int is_new(const char *kind, const char *what) {
-  static struct { const char *kind, *what; } known[MOST_NOTES];
+  static struct { const char *kind; char *what; } known[MOST_NOTES];
   static int count;
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
   int new = 1;
   for (int i = 0; i < count; i++) new &= strcmp(known[i].kind, kind) || strcmp(known[i].what, what);
-  if (new && count < MOST_NOTES) {
+  char *own = new && count < MOST_NOTES ? strdup(what) : NULL;
+  if (own) {
     known[count].kind = kind;
-    known[count++].what = what;
+    known[count++].what = own;
   }
   pthread_mutex_unlock(&lock);
   return new;

@@ -28,7 +28,7 @@ from composer_memprof.simulation.observer import StepObserver, device_peaks, ids
 from composer_memprof.simulation.peaks import Asked, Moment, ProcessPeaks, asked_of_this_process, note_begin
 from composer_memprof.simulation.process.long_compiles import tell_of_long_compiles
 from composer_memprof.simulation.process.milestones import Milestones
-from composer_memprof.simulation.process.workers import WorkerMemory
+from composer_memprof.simulation.process.workers import WorkerMemory, end_workers
 
 
 class ProcessObserver(StepObserver):
@@ -103,6 +103,7 @@ class ProcessObserver(StepObserver):
             self.end_step()
             self._add_time()
         if not self.is_timing:
+            end_workers()
             sys.exit(0)
 
     def _add_time(self) -> None:

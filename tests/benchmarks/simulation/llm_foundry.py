@@ -1,8 +1,8 @@
 """LLM Foundry's MPT-7B on simulated GPUs, as two tables: ``make mpt``.
 
 The YAML is LLM Foundry's own, a file or an address, and is not changed. Overrides say only what this machine lacks: the
-tokenizer, which is one made here in the place of one that is downloaded, and the package flash-attn if it is not
-installed. The data are made here too, where the YAML looks for them.
+tokenizer, which is one made here in the place of one that is downloaded. With SIMULATED_GPU_STAND_INS=0 they leave out the
+package flash-attn, too, if it is not installed. The data are made here too, where the YAML looks for them.
 
 The first table has the peaks of three steps on 8 and 64 ranks, with FSDP1 and FSDP2. The second has the largest
 microbatch that fits, with and without activation checkpointing.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_memprof.messages import human_bytes
+from composer_memprof.simulated_gpu import stand_ins
 
 #: Where the YAML, the data and the tokenizer lie while it runs.
 _FOLDER = Path('build/mpt-7b')
@@ -100,7 +101,7 @@ def _make_data(folder: Path, samples: int) -> None:
 def overrides() -> list[str]:
     """What is changed in the YAML."""
     changed = [f'tokenizer.name={_TOKENIZER}']
-    if importlib.util.find_spec('flash_attn') is None:
+    if importlib.util.find_spec('flash_attn') is None and os.environ.get(stand_ins.VARIABLE) == '0':
         changed += ['model.attn_config.attn_impl=torch', 'model.loss_fn=torch_crossentropy']
     return changed
 

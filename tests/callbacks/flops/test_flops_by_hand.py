@@ -11,7 +11,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from composer_memprof import Flops
+from composer_memprof.recorders.flops import formulas
 from composer_memprof.recorders.flops.result import BatchFlops
+from composer_memprof.simulated_gpu.stand_ins.flash_attention import operators
 from tests.conftest import Regression, train
 from tests.support.callbacks.flops import LAYERS, LENGTH, REGRESSION, count, gpt, gpt_flops, only, texts, train_gpt
 
@@ -231,3 +233,25 @@ def test_an_operator_of_higher_order_runs_and_is_listed() -> None:
     result = count(nn.Identity(), lambda: seen.append(flex_attention(q, q, q)))
     assert torch.equal(seen[0], bare)
     assert any('flex_attention' in row.name for row in result.untracked_operations)
+
+
+def test_flash_attentions_operators_count_as_torchs_attention_does() -> None:
+    q, few = torch.empty(2, 10, 4, 8, device='meta'), torch.empty(2, 12, 2, 8, device='meta')
+    forward = 2 * (2 * 4 * 10 * 12) * (8 + 8)
+    settings = (0.0, 1.0, True, -1, -1, 0.0, None)
+    assert operators.forward is not None, 'they are registered'
+    registered = torch.ops.flash_attn
+    found = formulas.count(registered._flash_attn_forward.default, (q, few, few, *settings, False), {}, None)
+    assert found == formulas.Count(forward)
+    gradients = (q, few, few)
+    arguments = (q, q, few, few, q, q, *gradients, *settings, False)
+    found = formulas.count(registered._flash_attn_backward.default, arguments, {}, None)
+    assert found == formulas.Count(2 * forward, recomputed=forward // 2)
+    # two sequences: their lengths are on the device, and taken to be the same
+    q, few, first = q.flatten(0, 1), few.flatten(0, 1), torch.empty(3, dtype=torch.int32, device='meta')
+    lengths = (first, first, 10, 12)
+    found = formulas.count(registered._flash_attn_varlen_forward.default, (q, few, few, *lengths, *settings), {}, None)
+    assert found == formulas.Count(forward)
+    arguments = (q, q, few, few, q, q, q, few, few, *lengths, *settings, False)
+    found = formulas.count(registered._flash_attn_varlen_backward.default, arguments, {}, None)
+    assert found == formulas.Count(2 * forward, recomputed=forward // 2)

@@ -1,0 +1,1 @@
+"""Parts of flash-attn: stand-ins on a simulated GPU."""
