@@ -64,10 +64,10 @@ DROP_OUTPUTS = 'drop outputs'
 
 # -- what keeps a tensor alive ----------------------------------------------------------------------------------------
 
-#: The beginning of what keeps a tensor, its end, and the words for a container that never grows beyond its bound.
+#: The beginning of what keeps a tensor, its end, and the words for a container that never grows beyond its limit.
 IN_CYCLE = 'a reference cycle: '
 WITH_GRAPH = ', with its graph'
-BOUNDED = 'a deque of at most '
+AT_MOST = ' of at most '
 
 
 # -- categories of memory -------------------------------------------------------------------------------------------
