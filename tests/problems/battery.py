@@ -8,7 +8,18 @@ from pathlib import Path
 
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.report.text.sentences.run_verdict import verdict
-from tests.problems import failed, kept, kept_in_containers, kept_on_purpose, killed, on_gpu, on_host, on_ranks, slow
+from tests.problems import (
+    failed,
+    kept,
+    kept_in_containers,
+    kept_on_purpose,
+    killed,
+    on_gpu,
+    on_host,
+    on_ranks,
+    parts,
+    slow,
+)
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
 
@@ -20,6 +31,7 @@ PROBLEMS: dict[str, Problem] = {
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
     **on_gpu.PROBLEMS,
+    **parts.PROBLEMS,
     **on_ranks.PROBLEMS,
 }
 HEALTHY: dict[str, Callable[[], None]] = {
@@ -27,6 +39,7 @@ HEALTHY: dict[str, Callable[[], None]] = {
     **slow.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,
+    **parts.HEALTHY,
     **on_ranks.HEALTHY,
 }
 _UNITS = {'B': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}

@@ -22,6 +22,7 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
 from composer_memprof.recorders.allocations.left_blocks import left_by_batches
+from composer_memprof.recorders.allocations.model_parts import copies_in, without_gradient
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
 from composer_memprof.recorders.allocations.source_lines import source_lines
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
@@ -161,6 +162,11 @@ class SnapshotRecording:
             code=None if annotations.modules else code_of_modules(state.model),
             whole=list(whole_modules(state.model).items()) or None,
         )
+        if failure is not None:
+            with errors_logged('the parts of the model that are not trained were not found'):
+                copies = list(copies_in(state.model, state.optimizers).items()) or None
+                untrained = list(without_gradient(state.model, state.optimizers).items()) or None
+                notes = replace(notes, copies=copies, without_gradient=untrained)
         of_threads = variables_of_other_threads(is_own)
         return functools.partial(_make_with_notes, make, notes.with_failure(failure), os.getpid(), of_threads)
 

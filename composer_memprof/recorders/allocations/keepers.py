@@ -39,7 +39,18 @@ _MOST_TENSORS, _SECONDS = 6, 3.0
 #: Referrers between a tensor and what has a name; the most objects that are looked at in a level.
 _LEVELS, _WIDEST = 12, 200
 #: Their attributes name what they keep, but users look for what keeps them in turn.
-_LIBRARIES = ('torch', 'composer', 'torchmetrics', 'collections', 'functools', 'queue', 'transformers')
+_LIBRARIES = (
+    'torch',
+    'composer',
+    'composer_memprof',
+    'torchmetrics',
+    'collections',
+    'functools',
+    'queue',
+    'transformers',
+)
+#: The packages whose objects hold everything else: a Trainer, a State.
+_TRAINERS = ('composer.', 'composer_memprof.')
 _FUNCTIONS = {types.FunctionType: 'the closure of', types.GeneratorType: 'the generator'}
 
 
@@ -131,6 +142,8 @@ def _variables(frame: Optional[types.FrameType]) -> dict[int, str]:
         own = str(frame.f_globals.get('__name__')).startswith('composer_memprof.')
         if not own and frame.f_locals is not frame.f_globals:
             for name, value in frame.f_locals.items():
+                if type(value).__module__.startswith(_TRAINERS):
+                    continue  # it holds all
                 found.setdefault(id(value), f'the variable {name} of {frame.f_code.co_name}')
         frame = frame.f_back
     return found

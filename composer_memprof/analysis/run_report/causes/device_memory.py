@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
-from composer_memprof.analysis.memory.summary import DeviceSummary, SnapshotSummary
+from composer_memprof.analysis.memory.summary import DeviceSummary, GrowthSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
 from composer_memprof.vocabulary import AT_MOST
 
@@ -29,8 +29,7 @@ def _without_limited(device: DeviceSummary) -> DeviceSummary:
 
     The rest may belong to what is in such a container, as the graph of a loss does.
     """
-    most = device.memory or sys.maxsize  # the host's is not known
-    limited = [place for place in device.growing if 0 < _at_most(place.kept_by) * place.per_batch <= most]
+    limited = _limited(device)
     if not limited:
         return device
     growing = [place for place in device.growing if place.kept_by and place not in limited]
@@ -41,6 +40,21 @@ def _without_limited(device: DeviceSummary) -> DeviceSummary:
         growing_per_batch=sum(place.per_batch for place in growing),
         growing_bytes=sum(place.total for place in growing),
     )
+
+
+def limited_growth(summaries: Mapping[int, SnapshotSummary]) -> dict[int, int]:
+    """By rank of a training on a CPU, the bytes that containers with a limit take more with each batch."""
+    return {
+        rank: sum(place.per_batch for device in summary.devices for place in _limited(device))
+        for rank, summary in summaries.items()
+        if summary.meta.device == 'cpu'
+    }
+
+
+def _limited(device: DeviceSummary) -> list[GrowthSummary]:
+    """The growing places whose memory a container with a limit keeps, with room for all that it holds at most."""
+    most = device.memory or sys.maxsize  # the host's is not known
+    return [place for place in device.growing if 0 < _at_most(place.kept_by) * place.per_batch <= most]
 
 
 def _at_most(kept_by: str) -> int:
