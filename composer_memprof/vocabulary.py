@@ -62,12 +62,18 @@ SHARD = 'shard'
 DROP_OUTPUTS = 'drop outputs'
 
 
+# -- lines of code ---------------------------------------------------------------------------------------------------
+
+#: After a line: the collective call that it makes.
+IN_COLLECTIVE = ', in torch.distributed.'
+
+
 # -- what keeps a tensor alive ----------------------------------------------------------------------------------------
 
-#: The beginning of what keeps a tensor, its end, and the words for a container that never grows beyond its bound.
+#: The beginning of what keeps a tensor, its end, and the words for a container that never grows beyond its limit.
 IN_CYCLE = 'a reference cycle: '
 WITH_GRAPH = ', with its graph'
-BOUNDED = 'a deque of at most '
+AT_MOST = ' of at most '
 
 
 # -- categories of memory -------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 import torch
@@ -17,6 +17,7 @@ from typing_extensions import Unpack
 from composer_memprof.analysis.memory.blocks.frames import is_own
 from composer_memprof.artifacts.naming.names import Stamp
 from composer_memprof.artifacts.store import GrowingFile, Part
+from composer_memprof.callbacks.framework.hooks import of_recorder
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
@@ -100,6 +101,7 @@ class StepTimes(PhasedCallback):
         self._recorder = StepTimesRecorder(HostTimer())
         self._data_wait = data_wait.DataWait()
         self._open: Optional[_OpenFile] = None
+        self._epoch_began: Optional[float] = None
         #: Ended windows with batches whose times are not known yet.
         self._pending: list[_OpenFile] = []
 
@@ -207,6 +209,7 @@ class StepTimes(PhasedCallback):
             **head.as_dict(),
             **ended.window.tally.summary(self._recorder.clock).as_dict(),
             'loader': ended.loader,
+            'loader_starts': {'count': len(ended.starts), 'seconds': sum(ended.starts)},
             'lines': ended.causes.lines.found(),
             'within_phases': ended.causes.lines.shares(),
             'pauses': asdict(ended.causes.pauses.found()),
@@ -238,6 +241,19 @@ class StepTimes(PhasedCallback):
     def _phase_begins(self, phase: str, state: State) -> None:
         del state  # unused
         self._recorder.mark(phase)
+
+    @of_recorder
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._phase_begins(BETWEEN_PHASES, state)
+        self._epoch_began = time.perf_counter()  # a DataLoader starts its workers between this and the first request
+
+    @of_recorder
+    def before_dataloader(self, state: State, logger: Logger) -> None:
+        began, self._epoch_began = self._epoch_began, None
+        if began is not None and self._open is not None:
+            self._open.starts.append(time.perf_counter() - began)
+        super().before_dataloader(state, logger)
 
     def batch_start(self, state: State, logger: Logger) -> None:
         self._recorder.close_batch()
@@ -311,6 +327,8 @@ class _OpenFile:
     stage: str
     loader: Optional[dict[str, Optional[int]]]
     causes: _Causes
+    #: Seconds at the start of each epoch but the first, in which a DataLoader starts its workers.
+    starts: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,17 +8,30 @@ from pathlib import Path
 
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.report.text.sentences.run_verdict import verdict
-from tests.problems import failed, kept, kept_on_purpose, killed, on_gpu, on_host, on_ranks, slow
+from tests.problems import (
+    failed,
+    kept,
+    kept_in_containers,
+    kept_on_purpose,
+    killed,
+    on_gpu,
+    on_host,
+    on_ranks,
+    parts,
+    slow,
+)
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
 
 PROBLEMS: dict[str, Problem] = {
     **failed.PROBLEMS,
     **kept.PROBLEMS,
+    **kept_in_containers.PROBLEMS,
     **slow.PROBLEMS,
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
     **on_gpu.PROBLEMS,
+    **parts.PROBLEMS,
     **on_ranks.PROBLEMS,
 }
 HEALTHY: dict[str, Callable[[], None]] = {
@@ -26,6 +39,7 @@ HEALTHY: dict[str, Callable[[], None]] = {
     **slow.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,
+    **parts.HEALTHY,
     **on_ranks.HEALTHY,
 }
 _UNITS = {'B': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}

@@ -270,39 +270,39 @@ def without_collections() -> None:
         gc.enable()
 
 
-def _leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:
+def leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:
     return ('leak', line_of(function, text), keeper), 'Stop keeping', size
 
 
 PROBLEMS: dict[str, Problem] = {
     'a list in forward': Problem(
-        of_snapshot(KeepsHidden), *_leak(KeepsHidden.forward, 'torch.ones', 'KeepsHidden.seen', MIB)
+        of_snapshot(KeepsHidden), *leak(KeepsHidden.forward, 'torch.ones', 'KeepsHidden.seen', MIB)
     ),
     'a list in every third batch': Problem(
         of_snapshot(KeepsRarely, schedule={'active': '14ba'}, batches=16),
-        *_leak(KeepsRarely.forward, 'torch.ones', 'KeepsRarely.seen', MIB),
+        *leak(KeepsRarely.forward, 'torch.ones', 'KeepsRarely.seen', MIB),
     ),
     'tracebacks': Problem(
-        of_snapshot(KeepsErrors), *_leak(KeepsErrors._augment, 'torch.ones', 'KeepsErrors.failed', MIB)
+        of_snapshot(KeepsErrors), *leak(KeepsErrors._augment, 'torch.ones', 'KeepsErrors.failed', MIB)
     ),
     'a list in the loss': Problem(
-        of_snapshot(KeepsInLoss), *_leak(KeepsInLoss.loss, 'torch.zeros', 'KeepsInLoss.seen', 2 * MIB)
+        of_snapshot(KeepsInLoss), *leak(KeepsInLoss.loss, 'torch.zeros', 'KeepsInLoss.seen', 2 * MIB)
     ),
     'a logger': Problem(
         of_snapshot(Regression, KeepsInCallback),
-        *_leak(KeepsInCallback.after_loss, 'torch.zeros', 'KeepsInCallback.history', 3 * MIB),
+        *leak(KeepsInCallback.after_loss, 'torch.zeros', 'KeepsInCallback.history', 3 * MIB),
     ),
     'a callback at the end of batches': Problem(
         of_snapshot(Regression, KeepsAtTheEnd),
-        *_leak(KeepsAtTheEnd.batch_end, 'append', 'KeepsAtTheEnd.outputs', MIB),
+        *leak(KeepsAtTheEnd.batch_end, 'append', 'KeepsAtTheEnd.outputs', MIB),
     ),
     'copies of the weights': Problem(
         of_snapshot(Wide, KeepsWeights),
-        *_leak(KeepsWeights.batch_end, 'deepcopy', 'KeepsWeights.best', 4 * (16 * 2048 + 2048 + 2048 + 1)),
+        *leak(KeepsWeights.batch_end, 'deepcopy', 'KeepsWeights.best', 4 * (16 * 2048 + 2048 + 2048 + 1)),
     ),
     'copies of the model': Problem(
         of_snapshot(WithMetric, KeepsModels),
-        *_leak(KeepsModels.batch_end, 'deepcopy', 'KeepsModels.copies', 4 * (16 * 2048 + 2048 + 2048 + 1)),
+        *leak(KeepsModels.batch_end, 'deepcopy', 'KeepsModels.copies', 4 * (16 * 2048 + 2048 + 2048 + 1)),
     ),
     'hooks that nobody removes': Problem(
         of_snapshot(Regression, AddsHooks), ('leak', 'kept.py', 'hook'), 'Stop keeping', MIB
@@ -314,7 +314,7 @@ PROBLEMS: dict[str, Problem] = {
         4 * (16 * 2048 + 2048 + 2048 + 1),
     ),
     'a closure in a hook': Problem(
-        of_snapshot(KeepsInHooks), *_leak(KeepsInHooks.forward, 'torch.ones', 'KeepsInHooks.forward.<locals>', MIB)
+        of_snapshot(KeepsInHooks), *leak(KeepsInHooks.forward, 'torch.ones', 'KeepsInHooks.forward.<locals>', MIB)
     ),
     'activations in a hook': Problem(
         of_wide(KeepsActivations),
@@ -325,15 +325,15 @@ PROBLEMS: dict[str, Problem] = {
     'graphs of a loss': Problem(
         of_wide(KeepsGraphs), ('leak', 'kept.py', 'KeepsGraphs.auxiliary', 'with its graph'), 'Stop keeping', MIB
     ),
-    'a cache': Problem(of_snapshot(KeepsMasks), *_leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)),
+    'a cache': Problem(of_snapshot(KeepsMasks), *leak(KeepsMasks._mask, 'torch.ones', 'KeepsMasks.masks', MIB)),
     'a tensor that gets longer': Problem(
-        of_snapshot(Concatenates), *_leak(Concatenates.forward, 'torch.cat', 'Concatenates.all', MIB)
+        of_snapshot(Concatenates), *leak(Concatenates.forward, 'torch.cat', 'Concatenates.all', MIB)
     ),
     'a recurrent state': Problem(
         of_snapshot(CarriesState), ('leak', 'kept.py', 'CarriesState.state', 'with its graph'), 'Stop keeping'
     ),
     'a metric': Problem(
-        of_snapshot(KeepsInMetric), *_leak(KeepsInMetric.loss, 'torch.zeros', 'KeepsInMetric.scores.value', MIB)
+        of_snapshot(KeepsInMetric), *leak(KeepsInMetric.loss, 'torch.zeros', 'KeepsInMetric.scores.value', MIB)
     ),
     'a reference cycle': Problem(
         without_collections,
@@ -343,6 +343,6 @@ PROBLEMS: dict[str, Problem] = {
     ),
     'predictions of evaluations': Problem(
         of_snapshot(KeepsPredictions, eval_dataloader=lambda: loader(1), eval_interval='1ba'),
-        *_leak(KeepsPredictions.eval_forward, 'append', 'KeepsPredictions.predictions', MIB),
+        *leak(KeepsPredictions.eval_forward, 'append', 'KeepsPredictions.predictions', MIB),
     ),
 }

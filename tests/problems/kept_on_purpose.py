@@ -13,6 +13,7 @@ from composer.loggers import Logger
 
 from tests.conftest import Regression, loader
 from tests.problems.kept import KeepsRarely, of_snapshot
+from tests.problems.kept_in_containers import FillsReplay, Sends, UsesTables
 from tests.support.callbacks.host_memory import MIB
 
 
@@ -75,6 +76,9 @@ HEALTHY: dict[str, Callable[[], None]] = {
     'the newest result kept': of_snapshot(KeepsLast, train_dataloader=lambda: loader(8, batch_size=7)),
     'the last two results kept': of_snapshot(Regression, KeepsLastTwo),
     'the last fifty results kept': of_snapshot(Regression, KeepsLastFifty),
+    'a replay buffer that fills up': of_snapshot(Regression, FillsReplay),
+    'a cache of a function that fills up': of_snapshot(lambda: UsesTables(entries=50)),
+    'a queue that fills up': of_snapshot(Regression, lambda: Sends(50)),
     'an average of the weights': of_snapshot(Regression, Averages),
     'a cache that is full': of_snapshot(FillsCache),
     'evaluation': of_snapshot(Regression, eval_dataloader=lambda: loader(2), eval_interval='2ba'),

@@ -303,9 +303,11 @@ RUNS: dict[str, Callable[[], None]] = {
 }
 
 
-def _apart(name: str) -> Callable[[], None]:
+def apart(name: str, module: str = 'on_gpu') -> Callable[[], None]:
+    """Train a run of a module's ``RUNS`` in a process of its own."""
+
     def run() -> None:
-        code = f'from tests.problems.on_gpu import RUNS; RUNS[{name!r}]()'
+        code = f'from tests.problems.{module} import RUNS; RUNS[{name!r}]()'
         if 'FSDP' in name:
             run_rank(code, gpu='t4')
             return
@@ -316,7 +318,7 @@ def _apart(name: str) -> Callable[[], None]:
 
 
 PROBLEMS: dict[str, Problem] = {
-    name: Problem(_apart(name), ('Memory ran out', *says), change, size)
+    name: Problem(apart(name), ('Memory ran out', *says), change, size)
     for name, says, change, size in (
         ('logits', ('the logits', line_of(GPT.forward, 'self.lm_head')), 'compute the loss in chunks', 3.05 * GIB),
         (
@@ -393,6 +395,6 @@ PROBLEMS: dict[str, Problem] = {
     )
 }
 PROBLEMS['pinned memory'] = Problem(
-    _apart('pinned memory'), ('Host memory grows', "'between batches'"), 'Look in', 4 << 20
+    apart('pinned memory'), ('Host memory grows', "'between batches'"), 'Look in', 4 << 20
 )
-HEALTHY: dict[str, Callable[[], None]] = {name: _apart(name) for name in ('a healthy GPU', 'a healthy GPU in fp32')}
+HEALTHY: dict[str, Callable[[], None]] = {name: apart(name) for name in ('a healthy GPU', 'a healthy GPU in fp32')}

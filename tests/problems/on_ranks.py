@@ -55,6 +55,20 @@ class StaysAway(Regression):
         return super().forward(batch)
 
 
+class CallsAlone(Regression):
+    """One rank comes to a barrier in the fifth batch, the other does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = 0
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.batches += 1
+        if is_slow() and self.batches == 5:
+            torch.distributed.barrier()
+        return super().forward(batch)
+
+
 class OnTwoMachines(Regression):
     """The second half of the ranks is on a slow machine."""
 
@@ -177,6 +191,7 @@ RUNS: dict[str, Callable[[], None]] = {
         StepTimes(), model=LongForward(), data=_loader(Noise(5120), 64 if is_slow() else 8)
     ),
     'a rank that never comes': lambda: _train(StepTimes(), MemorySnapshot(), model=StaysAway()),
+    'a barrier of one rank': lambda: _train(StepTimes(), MemorySnapshot(), model=CallsAlone()),
     'a slow machine': _trains_on_two_machines,
     'garbage collections on a rank': lambda: _train(StepTimes(), model=Garbage()),
     'a leak on a rank': lambda: _train(MemorySnapshot(), model=KeepsHidden()),
@@ -189,7 +204,7 @@ RUNS: dict[str, Callable[[], None]] = {
 
 def run(name: str) -> None:
     """Train one of them, on each rank."""
-    dist.initialize_dist('cpu', timeout=8 if 'never comes' in name else 30)
+    dist.initialize_dist('cpu', timeout=8 if 'never comes' in name or 'barrier' in name else 30)
     RUNS[name]()
 
 
@@ -225,7 +240,7 @@ def _script(name: str) -> str:
 
 
 def _run_of(name: str) -> Callable[[], None]:
-    if 'never comes' in name:
+    if 'never comes' in name or 'barrier' in name:
         return _launched(name)
     return _apart(name, ranks=4 if 'machine' in name else 2, fails='exception' in name)
 
@@ -256,6 +271,16 @@ PROBLEMS: dict[str, Problem] = {
                 line_of(StaysAway.forward, 'sleep').replace(' ', ' in '),
             ),
             'Find out why rank 1 stayed',
+            0,
+        ),
+        (
+            'a barrier of one rank',
+            (
+                'Rank 1 called torch.distributed.barrier',
+                line_of(CallsAlone.forward, 'barrier').replace(' ', ' in '),
+                'rank 0 did not',
+            ),
+            'Let all ranks call torch.distributed.barrier',
             0,
         ),
         ('a slow machine', ('wait for ranks 2, 3', 'all of node-1', 'forward'), 'Look at node-1', 0),

@@ -127,6 +127,19 @@ class Recompiles(Regression):
         return super().forward(batch) + 0 * self.scale(torch.ones(self.rows, 4))
 
 
+class SearchesHistory(Regression):
+    """Looks through all that it has seen, in each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = 0
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.batches += 1
+        time.sleep(0.005 * self.batches)
+        return super().forward(batch)
+
+
 class SlowForward(Regression):
     """Healthy: a forward that takes its time."""
 
@@ -136,7 +149,11 @@ class SlowForward(Regression):
 
 
 def of_loader(data: Callable[[], Noise], **more: Any) -> Callable[[], None]:
-    return lambda: _train(train_dataloader=DataLoader(data(), batch_size=8, **more))
+    settings = {name: more.pop(name) for name in ('max_duration', 'model') if name in more}
+    return lambda: _train(
+        train_dataloader=DataLoader(data(), batch_size=8, **more),
+        **{name: value() if callable(value) else value for name, value in settings.items()},
+    )
 
 
 def of_times(*callbacks: Callable[[], Callback], model: Callable[[], Any] = Regression, **more: Any) -> Any:
@@ -158,7 +175,7 @@ def _with_slow_optimizer() -> None:
 
 
 def _train(*callbacks: Callback, **more: Any) -> None:
-    train(StepTimes(), MemorySnapshot(), *callbacks, max_duration='20ba', **more)
+    train(StepTimes(), MemorySnapshot(), *callbacks, **{'max_duration': '20ba', **more})
 
 
 def saver(interval: str) -> Callable[[], Callback]:
@@ -214,7 +231,21 @@ PROBLEMS: dict[str, Problem] = {
     ),
 }
 
+PROBLEMS['workers that start in each epoch'] = Problem(
+    of_loader(lambda: Noise(16), num_workers=4, max_duration='12ep'),
+    ("Starting the DataLoader's workers",),
+    'persistent_workers=True',
+)
+PROBLEMS['batches that take longer and longer'] = Problem(
+    of_times(model=SearchesHistory, max_duration='48ba', train_dataloader=lambda: loader(48)),
+    ('Batches take longer and longer', 'forward grows', line_of(SearchesHistory.forward, 'sleep')),
+    'work that grows with each batch',
+)
+
 HEALTHY: dict[str, Callable[[], None]] = {
+    'workers that stay': of_loader(
+        lambda: Noise(64), num_workers=2, persistent_workers=True, max_duration='12ep', model=lambda: SlowForward()
+    ),
     'fast data': of_loader(lambda: Noise(160)),
     'a slow forward': of_times(model=SlowForward),
     'a loss that runs the model': of_times(model=LossRunsModel),

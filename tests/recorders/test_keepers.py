@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
+import queue
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -12,6 +16,7 @@ from torch import nn
 
 from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
 from composer_memprof.recorders.allocations.keepers import keepers_of
+from composer_memprof.recorders.allocations.thread_functions import variables_of_other_threads
 
 _KEPT: list[torch.Tensor] = []
 
@@ -57,6 +62,65 @@ def test_globals_closures_and_graphs_are_named() -> None:
     assert str(_keeper(function)).startswith('the closure of')
     owner = Owner(torch.ones(7, requires_grad=True) * 2)
     assert _keeper(lambda: owner.value) == 'Owner.value, with its graph'
+
+
+def _cached(maxsize: Optional[int]) -> Owner:
+    @functools.lru_cache(maxsize=maxsize)
+    def table(rows: int) -> torch.Tensor:
+        return torch.ones(rows)
+
+    return Owner(table)
+
+
+@pytest.mark.parametrize(('maxsize', 'entries'), [(None, 'a cache of 1'), (50, 'a cache of at most 50')])
+def test_the_cache_of_a_function_is_named_with_its_limit(maxsize: Optional[int], entries: str) -> None:
+    owner = _cached(maxsize)
+    assert _keeper(lambda: owner.value(9)) == f'Owner.value, {entries}'
+
+
+class Replay(Owner):
+    def __init__(self, value: Any, capacity: int) -> None:
+        super().__init__(value)
+        self.capacity = capacity
+
+
+@pytest.mark.parametrize(
+    ('capacity', 'words'), [(20, 'Replay.value, a list of at most 20'), (2, 'Replay.value, a list of 3')]
+)
+def test_a_container_that_fills_up_to_a_limit_is_said_to_have_it(capacity: int, words: str) -> None:
+    kept = Replay([torch.ones(10) for _ in range(3)], capacity)
+    assert _keeper(lambda: kept.value[0]) == words
+
+
+@pytest.mark.parametrize(('maxsize', 'entries'), [(0, '1'), (20, 'at most 20')])
+def test_the_owner_of_a_queue_is_named(maxsize: int, entries: str) -> None:
+    owner = Owner(queue.Queue(maxsize))
+    owner.value.put(torch.ones(11))
+    assert _keeper(lambda: owner.value.queue[0]) == f'Owner.value.queue, a deque of {entries}'
+
+
+def test_the_variable_of_another_thread_is_named() -> None:
+    done, addresses = threading.Event(), queue.Queue[int]()
+
+    def collect() -> None:
+        kept = [torch.ones(12)]
+        addresses.put(_address(kept[0]))
+        done.wait()
+
+    threading.Thread(target=collect).start()
+    address = addresses.get(timeout=30)
+    found = keepers_of([address], variables_of_other_threads(lambda filename: filename == __file__))
+    done.set()
+    assert found == {address: 'the variable kept of collect, a list of 1'}
+
+
+def test_the_objects_of_a_large_process_cost_a_search_a_visit_a_level() -> None:
+    table = [{'row': row} for row in range(1_000_000)]
+    owner = Owner([torch.ones(13) for _ in range(6)])
+    begin = time.thread_time()
+    found = keepers_of([_address(each) for each in owner.value])
+    assert (len(table), set(found.values())) == (1_000_000, {'Owner.value, a list of 6'})
+    assert len(found) == 6, f'in {time.thread_time() - begin:.1f} s'
 
 
 def test_what_an_exception_keeps_is_found_through_its_traceback() -> None:

@@ -28,6 +28,7 @@ from composer_memprof.analysis.memory.findings.fragmentation import (
     pools,
     reserved_over_time,
 )
+from composer_memprof.analysis.memory.findings.graphs_of_no_use import GraphOfNoUse, graphs_of_no_use
 from composer_memprof.analysis.memory.findings.growth import Growth, growth
 from composer_memprof.analysis.memory.findings.peak import Peak, peak_of
 from composer_memprof.analysis.memory.findings.repeated_calls import RepeatedCall, repeated_call
@@ -67,6 +68,7 @@ class DeviceReport:
         phase_peaks (dict[str, int]): the most that was allocated in each phase, in the report's span; empty if the phases
             are not known.
         batches (list[BatchPeak]): the last batches of the recording; empty if none is known.
+        of_no_use (list[GraphOfNoUse]): when the training failed, the activations of modules that no gradient reaches.
     """
 
     device: int
@@ -89,6 +91,7 @@ class DeviceReport:
     category_peaks: list[CategoryPeak] = field(default_factory=list)
     phase_peaks: dict[str, int] = field(default_factory=dict)
     batches: list[BatchPeak] = field(default_factory=list)
+    of_no_use: list[GraphOfNoUse] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class SnapshotReport:
         evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
         whole (dict[str, int]): bytes of parameters that FSDP left whole, by module, largest first.
         beside (dict[str, int]): bytes of tensors from before that are no part of the model, by what keeps them, largest first.
+        copies (dict[str, int]): bytes of the model's parts that are copies of the rest and are not trained, by module.
     """
 
     meta: Meta
@@ -126,6 +130,7 @@ class SnapshotReport:
     evaluation_graph: Optional[str] = None
     whole: dict[str, int] = field(default_factory=dict)
     beside: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
 
     @property
     def largest_device(self) -> Optional[DeviceReport]:
@@ -169,6 +174,7 @@ def report_on(snapshot: Snapshot, span: Optional[TimeSpan] = None) -> SnapshotRe
         evaluation_graph=snapshot.evaluation_graph,
         whole=snapshot.whole,
         beside=snapshot.beside,
+        copies=snapshot.copies,
     )
 
 
@@ -183,7 +189,7 @@ def _device(
     within = slice(None) if span is None else moments_within(history, span)
     count = (within.start or 0) + int(allocated[within].argmax())  # the first of equal ones
     blocks = attribution.blocks
-    active = blocks.active()
+    active, failed = blocks.active(), failure_moment(snapshot, history)
     return DeviceReport(
         device=history.device,
         peak=peak_of(snapshot, history, attribution, count),
@@ -197,7 +203,7 @@ def _device(
         fragmentation=None if reserved is None else fragmentation(history, attribution, count, reserved, active),
         pools=[] if reserved is None else pools(history),
         growth=growth(snapshot, history, attribution),
-        at_failure=_at_failure(snapshot, history, attribution),
+        at_failure=None if failed is None else peak_of(snapshot, history, attribution, failed),
         rss_peak=snapshot.rss_peak,
         memory=snapshot.memory[history.device] if history.device < len(snapshot.memory) else None,
         repeated=repeated_call(snapshot, attribution, blocks.allocated_after(count)),
@@ -207,12 +213,8 @@ def _device(
         category_peaks=attribution.category_peaks(within),
         phase_peaks=peak_by_phase(history, snapshot.phases, allocated, within),
         batches=batch_peaks(history, snapshot.phases, snapshot.tensors, allocated),
+        of_no_use=[] if failed is None else graphs_of_no_use(snapshot, attribution, blocks.allocated_after(failed)),
     )
-
-
-def _at_failure(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution) -> Optional[Peak]:
-    count = failure_moment(snapshot, history)
-    return None if count is None else peak_of(snapshot, history, attribution, count)
 
 
 def notes_of(snapshot: Snapshot) -> list[str]:

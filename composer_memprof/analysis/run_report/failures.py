@@ -9,6 +9,7 @@ from typing import Literal, Optional
 
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary, SnapshotSummary
 from composer_memprof.analysis.run_report.attempts import RunAttempt
+from composer_memprof.vocabulary import IN_COLLECTIVE
 
 #: ``own``: the rank failed by itself. ``connection``: it lost, or waited in vain for, another rank. ``stopped``: from
 #: outside, by a signal or by ``sys.exit``.
@@ -67,6 +68,19 @@ def never_came(failures: Sequence[Failure]) -> list[Failure]:
     if first is None or not _TIMEOUT.search(first.error):
         return []
     return [each for each in failures if each.origin == 'stopped' and (each.time or '') > (first.time or '')]
+
+
+def out_of_step(failures: Sequence[Failure]) -> Optional[Failure]:
+    """The rank that waited in a collective call of the user's code which not all ranks made; None if that is not known."""
+    lost = waited(failures)
+    if any(each.origin == 'own' for each in failures) or len({each.line for each in lost}) < 2:
+        return None
+    return in_collective(lost)
+
+
+def in_collective(failures: Sequence[Failure]) -> Optional[Failure]:
+    """The first that lost the connection in a collective call of the user's code; None if none did."""
+    return next((each for each in waited(failures) if IN_COLLECTIVE in (each.line or '')), None)
 
 
 def failures(summaries: dict[int, tuple[int, SnapshotSummary]], last: Optional[RunAttempt]) -> list[Failure]:

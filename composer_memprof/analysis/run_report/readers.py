@@ -120,11 +120,19 @@ class LoaderSettings:
 
 
 @dataclass(frozen=True)
+class LoaderStarts:
+    """How often the DataLoader was asked to start within a recording, and the seconds that took."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class StepTimesFile:
     """StepTimes' summary.
 
     ``lines`` are those that take most of each phase, with their shares of the phase; ``batches_with`` counts the batches
-    after which an evaluation or a checkpoint came; ``within_phases`` has the shares of the time that callbacks, metrics, the loss
+    after which an evaluation or a checkpoint came; ``quarters`` has the medians of each quarter of the batches; ``within_phases`` has the shares of the time that callbacks, metrics, the loss
     and the user's own optimizer take in phases that are training's own.
     """
 
@@ -139,6 +147,8 @@ class StepTimesFile:
     batches_with: dict[str, int] = field(default_factory=dict)
     within_phases: dict[str, float] = field(default_factory=dict)
     clock: str = ''
+    loader_starts: LoaderStarts = field(default_factory=LoaderStarts)
+    quarters: list[dict[str, float]] = field(default_factory=list)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

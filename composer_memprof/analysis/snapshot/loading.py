@@ -123,6 +123,8 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         evaluation_graph=notes.evaluation_graph,
         whole=notes.whole,
         beside=notes.beside,
+        copies=notes.copies,
+        without_gradient=notes.without_gradient,
         settings=_settings(snapshot.get('allocator_settings')),
         annotations=annotations if len(annotations) else None,
     )

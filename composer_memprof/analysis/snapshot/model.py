@@ -258,6 +258,9 @@ class Snapshot:
         evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
         whole (dict[str, int]): bytes of parameters that FSDP left whole, by module, largest first.
         beside (dict[str, int]): bytes of tensors from before that are no part of the model, by what keeps them, largest first.
+        copies (dict[str, int]): bytes of the model's parts that are copies of the rest and are not trained, by module.
+        without_gradient (dict[str, int]): bytes of the modules whose activations are kept for a backward pass that never
+            reaches them, by module.
     """
 
     devices: list[DeviceHistory]
@@ -282,3 +285,5 @@ class Snapshot:
     evaluation_graph: Optional[str] = None
     whole: dict[str, int] = field(default_factory=dict)
     beside: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+    without_gradient: dict[str, int] = field(default_factory=dict)

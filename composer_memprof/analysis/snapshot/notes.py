@@ -68,6 +68,8 @@ class Notes:
     evaluation_graph: Optional[str]
     whole: dict[str, int]
     beside: dict[str, int]
+    copies: dict[str, int]
+    without_gradient: dict[str, int]
 
 
 def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
@@ -110,6 +112,8 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
         sources=part(_sources),
         whole=part(lambda notes: _sizes_by_name(notes, 'whole')),
         beside=part(lambda notes: _sizes_by_name(notes, 'beside')),
+        copies=part(lambda notes: _sizes_by_name(notes, 'copies')),
+        without_gradient=part(lambda notes: _sizes_by_name(notes, 'without_gradient')),
         precision=part(lambda notes: text(notes, 'precision')),
         evaluation_graph=part(lambda notes: text(notes, 'evaluation_graph') if 'evaluation_graph' in notes else None),
     )

@@ -32,6 +32,11 @@ class PhasedCallback(ProfilingCallback):
         """``phase``, one of the vocabulary's, starts now."""
 
     @of_recorder
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        del logger  # unused
+        self._phase_begins(BETWEEN_BATCHES, state)  # a DataLoader starts its workers now
+
+    @of_recorder
     def before_dataloader(self, state: State, logger: Logger) -> None:
         del logger  # unused
         self._phase_begins(DATALOADER, state)

@@ -17,6 +17,7 @@ from typing import Any, Optional
 import torch
 
 from composer_memprof.messages import log_error
+from composer_memprof.recorders.allocations.model_parts import hidden_modules
 from composer_memprof.recorders.allocations.standing_blocks import storages_of
 from composer_memprof.recorders.compiled import is_compiled
 from composer_memprof.recorders.model_hooks import Hook
@@ -135,7 +136,7 @@ class Annotations:
             self._note_backward(output, name)
             self._mark_module(self._running[-1])
 
-        for name, module in named_modules(model, with_wrappers=True):
+        for name, module in [*named_modules(model, with_wrappers=True), *hidden_modules(model)]:
             self._hooks.append(module.register_forward_pre_hook(Hook(enter, name), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Hook(leave, name), always_call=True))
 

@@ -17,7 +17,6 @@ import gc
 import sys
 import time
 import types
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -25,10 +24,11 @@ from typing import Any, Optional
 import torch
 
 from composer_memprof.messages import errors_logged
+from composer_memprof.recorders.allocations.limits import CACHED, CONTAINERS, in_words, length_of
 from composer_memprof.recorders.modules.holders import live_tensors
 from composer_memprof.recorders.torch_private import module_tables
 from composer_memprof.recorders.torch_private.module_tables import TABLES
-from composer_memprof.vocabulary import BOUNDED, IN_CYCLE, WITH_GRAPH
+from composer_memprof.vocabulary import IN_CYCLE, WITH_GRAPH
 
 #: The modules of ``torch_private`` that this one needs.
 NEEDS = (module_tables,)
@@ -38,9 +38,19 @@ MOST_OBJECTS = 20_000_000
 _MOST_TENSORS, _SECONDS = 6, 3.0
 #: Referrers between a tensor and what has a name; the most objects that are looked at in a level.
 _LEVELS, _WIDEST = 12, 200
-_CONTAINERS = (list, set, frozenset, dict, deque)
 #: Their attributes name what they keep, but users look for what keeps them in turn.
-_LIBRARIES = ('torch', 'composer', 'torchmetrics', 'collections', 'functools', 'transformers')
+_LIBRARIES = (
+    'torch',
+    'composer',
+    'composer_memprof',
+    'torchmetrics',
+    'collections',
+    'functools',
+    'queue',
+    'transformers',
+)
+#: The packages whose objects hold everything else: a Trainer, a State.
+_TRAINERS = ('composer.', 'composer_memprof.')
 _FUNCTIONS = {types.FunctionType: 'the closure of', types.GeneratorType: 'the generator'}
 
 
@@ -52,25 +62,32 @@ class _Link:
         obj (Any): the object.
         path (str): the attributes that lead from it to the tensor: ``.cat.value``.
         key (str): of a dict: the key. It is an attribute's name if the dict is an object's.
-        container (str): the largest container below it, in words: ``a list of 12``.
-        size (int): how many things are in that.
+        container (Any): the largest container below it, if any.
+        below (_Link, optional): the link that it was reached from.
     """
 
     obj: Any
     path: str = ''
     key: str = ''
-    container: str = ''
-    size: int = 0
+    container: Any = None
+    below: Optional[_Link] = None
 
     def in_words(self, name: str) -> str:
-        return f'{name}, {self.container}' if self.container else name
+        if self.container is None:
+            return name
+        chain, link = [self.obj], self.below
+        while link is not None:
+            chain.append(link.obj)
+            link = link.below
+        return f'{name}, {in_words(self.container, chain[::-1])}'
 
 
-def keepers_of(addresses: Collection[int]) -> dict[int, str]:
+def keepers_of(addresses: Collection[int], of_threads: Sequence[str] = ()) -> dict[int, str]:
     """What keeps the tensors at these addresses, in words. Of many tensors, some are looked for.
 
     Args:
         addresses (Collection[int]): of storages, as ``Tensor.data_ptr()``. What only C++ keeps is left out.
+        of_threads (Sequence[str]): the variables of other threads' functions, in words: they keep what nothing else does.
     """
     if not addresses or sys.getallocatedblocks() > MOST_OBJECTS:
         return {}
@@ -78,7 +95,7 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
     variables = _variables(sys._getframe(1))
     found: dict[int, str] = {}
     for address, tensor in _tensors_at(set(addresses)):
-        keeper = _keeper(tensor, variables)
+        keeper = _keeper(tensor, variables, of_threads)
         if keeper is not None:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
@@ -105,10 +122,10 @@ def _tensors_at(addresses: set[int]) -> Iterator[tuple[int, torch.Tensor]]:
     wanted = {id(each): address for each in live_tensors() if (address := address_of(each)) in addresses}
     numbers = list(wanted)[:: max(len(wanted) // _MOST_TENSORS, 1)]
     for number in numbers:
-        for each in gc.get_objects():
-            if id(each) == number:
-                yield wanted[number], each
-                break
+        # No list of all objects stays, which would be searched too.
+        tensor = next((each for each in gc.get_objects() if id(each) == number), None)
+        if tensor is not None:
+            yield wanted[number], tensor
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -125,12 +142,14 @@ def _variables(frame: Optional[types.FrameType]) -> dict[int, str]:
         own = str(frame.f_globals.get('__name__')).startswith('composer_memprof.')
         if not own and frame.f_locals is not frame.f_globals:
             for name, value in frame.f_locals.items():
+                if type(value).__module__.startswith(_TRAINERS):
+                    continue  # it holds all
                 found.setdefault(id(value), f'the variable {name} of {frame.f_code.co_name}')
         frame = frame.f_back
     return found
 
 
-def _keeper(tensor: torch.Tensor, variables: Mapping[int, str]) -> Optional[str]:
+def _keeper(tensor: Any, variables: Mapping[int, str], of_threads: Sequence[str] = ()) -> Optional[str]:
     """The nearest thing that a user knows by name; else the nearest one of a library.
 
     A module is named by what keeps it in a container, if anything does: it may be one of many copies.
@@ -143,7 +162,7 @@ def _keeper(tensor: torch.Tensor, variables: Mapping[int, str]) -> Optional[str]
         for link in level:
             if id(link.obj) in variables:
                 return in_module or _up(None, link).in_words(variables[id(link.obj)])
-        level = _level_above(level, seen)
+        highest, level = level, _level_above(level, seen)
         for link in level:
             name = _name_of(link)
             if name is None:
@@ -151,13 +170,19 @@ def _keeper(tensor: torch.Tensor, variables: Mapping[int, str]) -> Optional[str]
             in_library = in_library or name
             if _module_of(link.obj).partition('.')[0] in _LIBRARIES:
                 continue
-            if isinstance(link.obj, torch.nn.Module) and not link.container:
+            if isinstance(link.obj, torch.nn.Module) and link.container is None:
                 in_module = in_module or name
-            elif in_module is None or link.container:
+            elif in_module is None or link.container is not None:
                 return f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
         if not level:
+            in_library = in_library or _of_thread(highest, of_threads)
             break
     return in_module or in_library
+
+
+def _of_thread(highest: Sequence[_Link], of_threads: Sequence[str]) -> Optional[str]:
+    """The variables of other threads, if nothing else keeps what a search has found last."""
+    return _up(None, highest[0]).in_words(' or '.join(of_threads)) if highest and of_threads else None
 
 
 def _module_of(obj: Any) -> str:
@@ -204,26 +229,23 @@ def _runs(frame: types.FrameType) -> bool:
 
 def _up(referrer: Any, link: _Link) -> _Link:
     """The link of what refers to a link's object."""
-    obj, path, container, size = link.obj, link.path, link.container, link.size
+    obj, path, container = link.obj, link.path, link.container
     prefixed = f'.{link.key}{path}' if link.key else path
     if type(obj) is dict and (isinstance(referrer, type) or getattr(referrer, '__dict__', None) is obj):
-        return _Link(referrer, prefixed, '', container, size)  # the dict has the referrer's attributes
+        return _Link(referrer, prefixed, '', container, link)  # the dict has the referrer's attributes
     is_dict = type(referrer) is dict
     attribute = _attribute(referrer.items() if is_dict else _attributes(referrer), obj)
     if attribute in TABLES and link.key:
-        return _Link(referrer, prefixed, '', container, size)
-    if isinstance(obj, _CONTAINERS):
+        return _Link(referrer, prefixed, '', container, link)
+    if isinstance(obj, (*CONTAINERS, CACHED)):
         path = ''
-        most = getattr(obj, 'maxlen', None)
-        if most is not None:
-            container, size = f'{BOUNDED}{most}', sys.maxsize
-        elif len(obj) >= size:
-            container, size = f'a {type(obj).__name__} of {len(obj)}', len(obj)
+        if container is None or length_of(obj) >= length_of(container):
+            container = obj
     if is_dict:
-        return _Link(referrer, path, attribute, container, size)
+        return _Link(referrer, path, attribute, container, link)
     if attribute:
-        return _Link(referrer, f'.{attribute}{path}', '', container, size)
-    return _Link(referrer, path if isinstance(referrer, (tuple, types.CellType)) else '', '', container, size)
+        return _Link(referrer, f'.{attribute}{path}', '', container, link)
+    return _Link(referrer, path if isinstance(referrer, (tuple, types.CellType)) else '', '', container, link)
 
 
 def _attributes(owner: Any) -> Iterator[tuple[Any, Any]]:
@@ -247,7 +269,7 @@ def _name_of(link: _Link) -> Optional[str]:
         return link.in_words(f'the global variable {obj.get("__name__")}.{link.key}')
     if type(obj) in _FUNCTIONS:
         return link.in_words(f'{_FUNCTIONS[type(obj)]} {obj.__qualname__}')
-    if not link.path or isinstance(obj, (*_CONTAINERS, tuple, types.CellType, types.ModuleType)):
+    if not link.path or isinstance(obj, (*CONTAINERS, tuple, types.CellType, types.ModuleType)):
         return None
     kind = obj if isinstance(obj, type) else type(obj)
     return link.in_words(f'{kind.__qualname__}{link.path}')

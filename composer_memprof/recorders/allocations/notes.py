@@ -70,6 +70,8 @@ class SnapshotNotes:
         code (Sequence, optional): rows of (file, first line, last line, module), of functions of the modules' classes.
         whole (Sequence, optional): rows of (module, bytes), of parameters that FSDP left whole.
         beside (Sequence, optional): rows of (what keeps them, bytes), of tensors from before that are no part of the model.
+        copies (Sequence, optional): rows of (module, bytes), of parts that are copies of the rest and are not trained.
+        without_gradient (Sequence, optional): rows of (module, bytes), of modules whose activations are kept for a backward that never reaches them.
         precision (str, optional): in which the training computes, such as ``amp_bf16``.
         evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
         error (str, optional): the error that ended the training.
@@ -94,6 +96,8 @@ class SnapshotNotes:
     code: Optional[Sequence[Sequence[Any]]] = None
     whole: Optional[Sequence[Sequence[Any]]] = None
     beside: Optional[Sequence[Sequence[Any]]] = None
+    copies: Optional[Sequence[Sequence[Any]]] = None
+    without_gradient: Optional[Sequence[Sequence[Any]]] = None
     precision: Optional[str] = None
     evaluation_graph: Optional[str] = None
     error: Optional[str] = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Frames of an event whose lines are read, innermost first; the most lines, and the most characters of one.
-_FRAMES, _MOST, _LONGEST = 20, 2000, 120
+_FRAMES, _MOST, _LONGEST = 40, 2000, 120
 #: Files whose lines tell a user nothing.
 _NOT_OF_USER = ('/torch/', '/composer/', '<')
 

@@ -23,6 +23,8 @@ _PERCENTILES = (50, 90, 99)
 _SLOWEST = 10
 #: An evaluation or a checkpoint that takes less of a batch did not come: its events do each time.
 _PART_OF_BATCH = 0.1
+#: The fewest batches whose quarters are told apart, and the name of a batch's tokens or samples.
+_QUARTERED, SIZE = 40, 'size'
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class StepTimesSummary:
         tokens_per_second (float, optional): of this rank.
         slowest (list[SlowBatch]): at most 10, the slowest first.
         batches_with (dict): how many batches an evaluation came after, and how many a checkpoint.
+        quarters (list[dict]): of each quarter of the newest 65,536 batches, the medians of ``total``, ``data``, each phase, and
+            ``size``, the tokens or samples of a batch; empty for fewer than 40 batches.
         version (int): of this format.
     """
 
@@ -105,6 +109,7 @@ class StepTimesSummary:
     tokens_per_second: Optional[float]
     slowest: list[SlowBatch]
     batches_with: dict[str, int]
+    quarters: list[dict[str, float]]
     version: int = 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,7 +123,7 @@ class StepTimesTally:
     def __init__(self) -> None:
         self.batches = 0
         self._sums = dict.fromkeys(COLUMNS, 0.0)
-        self._newest: np.ndarray = np.zeros((_RECENT, len(COLUMNS)))  # a ring that grows up to ``_KEPT`` rows
+        self._newest: np.ndarray = np.zeros((_RECENT, len(COLUMNS) + 1))  # a ring that grows up to ``_KEPT`` rows
         self._slowest: list[tuple[float, int, tuple[float, ...]]] = []
         self._batches_with = {EVAL: 0, CHECKPOINT: 0}
         self._samples: Optional[int] = 0
@@ -129,7 +134,8 @@ class StepTimesTally:
         values = times.columns()
         if self.batches == len(self._newest) < _KEPT:
             self._newest = np.concatenate([self._newest, np.zeros_like(self._newest)])
-        self._newest[self.batches % len(self._newest)] = row = tuple(values.values())
+        row = tuple(values.values())
+        self._newest[self.batches % len(self._newest)] = (*row, times.tokens or times.samples or 0)
         self.batches += 1
         for name, value in values.items():
             self._sums[name] += value
@@ -144,7 +150,7 @@ class StepTimesTally:
     def recent_percentiles(self) -> dict[str, float]:
         """``total_p50`` and so on, for ``total``, ``data`` and each phase, over the newest 512 batches."""
         rows = min(self.batches, _RECENT)
-        newest = self._newest[(self.batches - 1 - np.arange(rows)) % len(self._newest)]
+        newest = self._newest[(self.batches - 1 - np.arange(rows)) % len(self._newest), : len(COLUMNS)]
         found = _percentiles(newest)
         return {
             f'{name}_p{percent}': float(found[row, column])
@@ -179,7 +185,16 @@ class StepTimesTally:
             tokens_per_second=self._rate(self._tokens),
             slowest=[_slow_batch(*slow, medians) for slow in sorted(self._slowest, reverse=True)],
             batches_with=dict(self._batches_with),
+            quarters=self._quarters(),
         )
+
+    def _quarters(self) -> list[dict[str, float]]:
+        rows = min(self.batches, len(self._newest))
+        if rows < _QUARTERED:
+            return []
+        in_order = self._newest[(self.batches - rows + np.arange(rows)) % len(self._newest)]
+        medians = (np.median(quarter, axis=0).tolist() for quarter in np.array_split(in_order, 4))
+        return [dict(zip((*COLUMNS, SIZE), each)) for each in medians]
 
     def _share(self, name: str) -> float:
         return self._sums[name] / self._sums[TOTAL] if self._sums[TOTAL] else 0.0

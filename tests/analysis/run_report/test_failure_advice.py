@@ -45,9 +45,36 @@ def test_of_an_error_of_the_users_code_its_line_is_to_be_corrected() -> None:
     assert not list(against_failures([failure('MemoryError: no room', line='/data/train.py:7 in forward')]))
 
 
+def test_of_a_run_that_a_signal_stopped_the_next_one_is_to_resume() -> None:
+    (advice,) = against_failures([failure('SIGTERM')])
+    assert 'autoresume=True' in advice.what
+    assert 'preempted' in advice.why
+    assert not list(against_failures([failure('SIGTERM')], killed=[1]))
+
+
+def test_of_a_collective_call_that_one_rank_made_alone_its_line_is_named() -> None:
+    called = failure(
+        'RuntimeError: Timed out waiting 8000ms', line='train.py:7 in forward, in torch.distributed.barrier'
+    )
+    other = failure(
+        'RuntimeError: Connection closed by peer', rank=1, line='torch/autograd/graph.py:824 in _engine_run_backward'
+    )
+    (advice,) = against_failures([called, other])
+    assert advice.what.startswith('Let all ranks call torch.distributed.barrier at train.py:7 in forward, or none')
+    (advice,) = against_failures([called], killed=[1])
+    assert advice.what.startswith('Look in the log of rank 1')
+    alike = failure('RuntimeError: Connection closed by peer', rank=1, line=called.line or '')
+    assert not list(against_failures([called, alike]))
+
+
+def test_of_an_error_in_a_library_its_line_is_not_to_be_corrected() -> None:
+    (advice,) = against_failures([failure('ValueError: no', line='torch/nn/functional.py:7 in linear')])
+    assert advice.what.startswith('Read the error')
+
+
 def test_of_other_failures_nothing_is_advised() -> None:
     ran_out = Failure(0, 3, 'forward', 'Bus error', OutOfMemorySummary(*[None] * 9, '', []))
-    for failures in ([], [failure('ValueError: shard 17 is damaged')], [failure('SIGTERM')], [ran_out]):
+    for failures in ([], [failure('ValueError: shard 17 is damaged')], [ran_out]):
         assert not list(against_failures(failures))
 
 

@@ -20,7 +20,7 @@ from composer_memprof.vocabulary import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAM
 _COMPARED, _FEWEST = 6, 3
 #: The same for places that grow now and then; how often they grow; and the least growth of the second half, as a share of
 #: the first half's.
-_COMPARED_RARE, _FEWEST_RARE, _TIMES, _GOES_ON = 24, 8, 3, 0.4
+_COMPARED_RARE, _FEWEST_RARE, _TIMES, _GOES_ON = 80, 8, 3, 0.4
 #: In lines that make a longer tensor of a shorter one; and by what share its steps may differ.
 _JOINS, _ALIKE = ('cat(', 'stack(', 'concat', 'append('), 0.05
 #: From this share of what a place has on, what was freed in its stead shows that it replaces.

@@ -13,6 +13,8 @@ FLASH = 'y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal
 EXPANDABLE = 'export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True'
 SMALL_EVALUATION = "Evaluator(label='eval', dataloader=eval_dataloader, device_eval_microbatch_size=8)"
 NO_GRAD = '@torch.no_grad()\ndef eval_forward(self, batch, outputs=None):\n    return self.forward(batch)'
+NO_GRAD_PART = 'with torch.no_grad():\n    y = self.{}(x)'
+COPY_ON_HOST = 'model.{}.to("cpu")  # and in the update: average.lerp_(weight.detach().cpu(), 0.001)'
 ON_HOST = 'state = {name: value.cpu() for name, value in model.state_dict().items()}'
 SHARDED_CHECKPOINTS = "Trainer(…, parallelism_config={'fsdp': {'state_dict_type': 'sharded'}})"
 UNITS = 'for block in model.blocks:\n    block._fsdp_wrap = True  # or fully_shard(block), before fully_shard(model)'
@@ -22,6 +24,16 @@ NO_WORKERS = 'DataLoader(…, num_workers=0)'
 FILE_SYSTEM = (
     "ulimit -n 65536  # in the shell; or in the script: torch.multiprocessing.set_sharing_strategy('file_system')"
 )
+SAME_COLLECTIVES = 'dist.barrier()  # outside of any `if rank == 0:`'
+RESUME = "Trainer(…, run_name='mine', save_folder='checkpoints', save_interval='500ba', autoresume=True)"
+PADDED = (
+    'def collate(samples):\n'
+    '    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)\n\n'
+    'DataLoader(…, collate_fn=collate)'
+)
+UNUSED_PARAMETERS = "model.unused.requires_grad_(False)  # or Trainer(…, ddp_sync_strategy='forced_sync')"
+BLOCKING = 'CUDA_LAUNCH_BLOCKING=1 composer train.py'
+LOADED_ON_HOST = "state = torch.load('checkpoint.pt', map_location='cpu')\nmodel.load_state_dict(state)\ndel state"
 LONGER_TIMEOUT = 'Trainer(…, dist_timeout=1800)'
 RARE_EVALUATION = "Trainer(…, eval_interval='1000ba', eval_subset_num_batches=100)"
 RARE_CHECKPOINTS = "Trainer(…, save_interval='1000ba')"

@@ -10,6 +10,7 @@ from composer_memprof.analysis.run_report.advice import code
 from composer_memprof.analysis.run_report.advice.kinds import Advice
 from composer_memprof.analysis.run_report.advice.of_out_of_memory import against_running_out
 from composer_memprof.analysis.run_report.causes.kinds import (
+    WORKERS,
     Cause,
     Collecting,
     Compiling,
@@ -17,6 +18,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     HostFull,
     HostLeak,
     LeftWhole,
+    Slowing,
     Straggler,
     TimeTaken,
     Waiting,
@@ -38,8 +40,9 @@ _LESS_OF = {
     METRICS: 'Compute fewer metrics of the training (get_metrics with is_train=True), or only in evaluation.',
     LOSS: 'Compute the loss with a few operations on whole tensors: no loop over samples, no .item() in it.',
     STEP: 'Update whole parameters at once, without a Python loop over their parts, or use an optimizer of torch.',
+    WORKERS: 'Keep the workers from epoch to epoch: DataLoader(…, persistent_workers=True).',
 }
-_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS}
+_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, WORKERS: code.WORKERS}
 
 
 def against(cause: Cause, found: Sequence[Advice]) -> Advice:
@@ -69,6 +72,12 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
             _LESS_OF[cause.phase],
             f'On rank {cause.rank} it takes {1000 * cause.seconds:,.0f} ms of a batch on average.',
             code=_CODE.get(cause.phase, ''),
+        )
+    if isinstance(cause, Slowing):
+        where = cause.line or f'what runs in {cause.phase!r}'
+        return Advice(
+            f'Look at {where} for work that grows with each batch: over a list that gets longer, or hooks that add up.',
+            f'A batch takes {1000 * (cause.last - cause.first):,.0f} ms more by the end, on rank {cause.rank}.',
         )
     if isinstance(cause, Collecting):
         return Advice(

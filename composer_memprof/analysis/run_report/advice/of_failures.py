@@ -8,10 +8,37 @@ from collections.abc import Iterator, Sequence
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.advice import code
 from composer_memprof.analysis.run_report.advice.kinds import Advice
-from composer_memprof.analysis.run_report.failures import Failure, never_came, waited
+from composer_memprof.analysis.run_report.failures import Failure, in_collective, never_came, out_of_step, waited
+from composer_memprof.vocabulary import IN_COLLECTIVE
 
+#: Where a line of a library begins.
+_LIBRARIES = ('torch/', 'composer/', 'torchmetrics/', 'numpy/')
 #: What torch says, and what ends it.
 _KNOWN = (
+    (
+        r'stack expects each tensor to be equal size|each element in list of batch should be of equal size',
+        Advice(
+            'Give the DataLoader a collate_fn that pads: the samples of a batch differ in size.',
+            "torch's default collate function stacks samples, which have to be of one size.",
+            code=code.PADDED,
+        ),
+    ),
+    (
+        r'Expected to have finished reduction in the prior iteration',
+        Advice(
+            "Use all parameters in the loss, or freeze those without use: requires_grad_(False); or ddp_sync_strategy='forced_sync'.",
+            'DDP waits for a gradient of each parameter that requires one; some had none in the batch before.',
+            code=code.UNUSED_PARAMETERS,
+        ),
+    ),
+    (
+        r'device-side assert triggered',
+        Advice(
+            'Run once with CUDA_LAUNCH_BLOCKING=1: the line is then the one that fails. Most often an index is out of range.',
+            'A GPU reports such an error later, at another line: labels beyond the number of classes, tokens beyond the vocabulary.',
+            code=code.BLOCKING,
+        ),
+    ),
     (
         r'Bus error|out of shared memory|unable to (open|write to|mmap|resize|allocate) .*(shared memory|/torch_\d+)',
         Advice(
@@ -40,16 +67,27 @@ _KNOWN = (
 )
 
 
-def against_failures(failures: Sequence[Failure]) -> Iterator[Advice]:
+def against_failures(failures: Sequence[Failure], killed: Sequence[int] = ()) -> Iterator[Advice]:
     """What to do first about how a run ended; nothing if nothing is known of it.
 
     Args:
         failures (Sequence[Failure]): the first one first.
+        killed (Sequence[int]): the ranks that wrote no end.
     """
     first = next(iter(failures), None)
     if first is not None and first.oom is None and first.origin == 'own':
         known = [advice for pattern, advice in _KNOWN if re.search(pattern, first.error)]
         yield from known[:1] or _of_own_error(first)
+    elif (odd := in_collective(failures) if killed else out_of_step(failures)) is not None:
+        line, _, call = (odd.line or '').partition(IN_COLLECTIVE)
+        first_look = f'Look in the log of rank {rank_list(killed)} for how it ended. ' if killed else ''
+        yield Advice(
+            f'{first_look}Let all ranks call torch.distributed.{call} at {line}, or none: all ranks must make the same collective calls, '
+            'in the same order.',
+            'A call under `if rank == 0`, or in a loop that is longer on one rank, waits until the time-out, or the process group '
+            'ends the process.',
+            code=code.SAME_COLLECTIVES,
+        )
     elif late := never_came(failures):
         ranks = rank_list([each.rank for each in late])
         place = f' at {late[0].line}' if late[0].line else ''
@@ -59,12 +97,33 @@ def against_failures(failures: Sequence[Failure]) -> Iterator[Advice]:
             'the rank only needs longer, raise dist_timeout.',
             code=code.LONGER_TIMEOUT,
         )
+    elif first is not None and first.origin == 'stopped' and not killed:
+        yield Advice(
+            'Save checkpoints and resume: save_folder, save_interval and autoresume=True; or give the job more time.',
+            f'{_who_stops(first.error)} Composer raises it within the batch, so that what was trained since the last '
+            'checkpoint is lost.',
+            code=code.RESUME,
+        )
+
+
+def _who_stops(error: str) -> str:
+    if error == 'SIGTERM':
+        return 'A scheduler sends SIGTERM at the time limit or when the job is preempted, and a launcher after a rank failed.'
+    if error == 'SIGINT':
+        return 'It is the signal of Ctrl-C, or of a notebook that interrupts.'
+    return f'The run was ended by {error}, from outside or by sys.exit.'
 
 
 def _of_own_error(failure: Failure) -> Iterator[Advice]:
     """The line of the user's code that raised it, before what would make the run smaller or faster."""
     if failure.line and 'memory' not in failure.error.lower():
         kind = failure.error.partition(':')[0]
+        if failure.line.startswith(_LIBRARIES):
+            yield Advice(
+                f'Read the error, and correct what is given to {failure.line}: rank {failure.rank} failed there with {kind}.',
+                'No line of the run itself was in that call: a data set, a collate function, or the order of calls may be.',
+            )
+            return
         yield Advice(
             f'Correct {failure.line}: rank {failure.rank} failed there with {kind}.',
             'The run ended by that. Nothing that was recorded says that memory or time caused it.',

@@ -50,6 +50,7 @@ def advice(
     contents: Mapping[str, Mapping[int, Any]],
     ranks: Sequence[int],
     failures: Sequence[Failure] = (),
+    killed: Sequence[int] = (),
 ) -> list[Advice]:
     """What to change: first what ends a failure, then a cause, the costliest first, then what frees most.
 
@@ -59,6 +60,7 @@ def advice(
         contents (Mapping): the newest content by callback and rank, as the readers return it.
         ranks (Sequence[int]): all ranks of the run.
         failures (Sequence[Failure]): of its last attempt, the first one first.
+        killed (Sequence[int]): the ranks of it that wrote no end.
     """
     found: list[Advice] = []
     device = None if lead is None else lead.largest_device
@@ -75,7 +77,7 @@ def advice(
     found += _sharding(contents, ranks)
     least = _LEAST_FREED * memory_of(device) if device is not None else 0
     found = [each for each in found if each.frees is None or each.frees >= least]
-    first = [*against_failures(failures), *(against(cause, found) for cause in causes)]
+    first = [*against_failures(failures, killed), *(against(cause, found) for cause in causes)]
     others = [each for each in found if each not in first]
     return in_order([*(replace(each, ends_cause=True) for each in first), *others])
 

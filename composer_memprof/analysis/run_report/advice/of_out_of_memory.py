@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from composer_memprof.analysis.run_report.advice import code
 from composer_memprof.analysis.run_report.advice.kinds import Advice
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
+    NOT_FOUND,
+    Activations,
     BesideModel,
     EvaluationGraph,
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptInCopy,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -22,6 +25,7 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     ModelState,
     OutsideUse,
     RanOut,
+    UselessGraph,
 )
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, SHARD
@@ -63,11 +67,40 @@ def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
         return _found(found, change=SHARD) or _less_state(cause)
     if isinstance(cause, BesideModel):
         first = next(iter(cause.kept))
+        if first == NOT_FOUND:
+            return Advice(
+                "Free what was put on the device before the training: load checkpoints with map_location='cpu', and del them.",
+                f'{human_bytes(cause.bytes)} of the device are no part of the model and lay there from the start.',
+                frees=cause.bytes,
+                code=code.LOADED_ON_HOST,
+            )
         return Advice(
             f'Keep {first.partition(", ")[0]} on the host, in half precision, or sharded over the ranks.',
             f'It takes {human_bytes(cause.kept[first])} of the device, however small the batch is.',
             frees=cause.kept[first] // 2,
             code=code.HALVED,
+        )
+    if isinstance(cause, UselessGraph):
+        return Advice(
+            f'Run {cause.module} under torch.no_grad(), with {cause.module}.eval() and .requires_grad_(False).',
+            'No gradient of it is used, so what is kept for its backward pass is of no use.',
+            frees=cause.bytes,
+            code=code.NO_GRAD_PART.format(cause.module.rpartition('.')[2]),
+        )
+    if isinstance(cause, KeptInCopy):
+        names = ' and '.join(cause.copies)
+        return Advice(
+            f'Keep the copy {names} on the host, or in half precision; or average weights less often, from a checkpoint.',
+            f'It takes {human_bytes(cause.bytes)} of the device, however small the batch is.',
+            frees=cause.bytes,
+            code=code.COPY_ON_HOST.format(next(iter(cause.copies))),
+        )
+    if isinstance(cause, Activations):
+        return Advice(
+            'Use a smaller device_train_microbatch_size, or shorter sequences.',
+            f'{human_bytes(cause.bytes)} are of a batch; half the microbatch halves that.',
+            frees=cause.bytes // 2,
+            code=code.AUTO_MICROBATCH,
         )
     if isinstance(cause, KeptInEvaluation):
         keeper = f' in {cause.kept_by}' if cause.kept_by else ''

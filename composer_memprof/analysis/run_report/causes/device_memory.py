@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
-from composer_memprof.analysis.memory.summary import DeviceSummary, SnapshotSummary
+from composer_memprof.analysis.memory.summary import DeviceSummary, GrowthSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
-from composer_memprof.vocabulary import BOUNDED
+from composer_memprof.vocabulary import AT_MOST
 
 
 def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLeak]:
@@ -15,15 +18,49 @@ def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLea
     found = [
         leak
         for rank, summary in summaries.items()
-        for device in summary.devices
-        if device.growing and not _is_bounded(device) and (leak := _device_leak(rank, summary, device)).cost >= LEAST
+        for device in map(_without_limited, summary.devices)
+        if device.growing and (leak := _device_leak(rank, summary, device)).cost >= LEAST
     ]
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
 
 
-def _is_bounded(device: DeviceSummary) -> bool:
-    """True if a container of limited length keeps what grows: it fills up, and stops."""
-    return any(BOUNDED in place.kept_by for place in device.growing)
+def _without_limited(device: DeviceSummary) -> DeviceSummary:
+    """Without what is kept by a container with a limit: it fills up, and stops. Of the rest, what else is known to be kept.
+
+    The rest may belong to what is in such a container, as the graph of a loss does.
+    """
+    limited = _limited(device)
+    if not limited:
+        return device
+    growing = [place for place in device.growing if place.kept_by and place not in limited]
+    return replace(
+        device,
+        growing=growing,
+        growing_places=len(growing),
+        growing_per_batch=sum(place.per_batch for place in growing),
+        growing_bytes=sum(place.total for place in growing),
+    )
+
+
+def limited_growth(summaries: Mapping[int, SnapshotSummary]) -> dict[int, int]:
+    """By rank of a training on a CPU, the bytes that containers with a limit take more with each batch."""
+    return {
+        rank: sum(place.per_batch for device in summary.devices for place in _limited(device))
+        for rank, summary in summaries.items()
+        if summary.meta.device == 'cpu'
+    }
+
+
+def _limited(device: DeviceSummary) -> list[GrowthSummary]:
+    """The growing places whose memory a container with a limit keeps, with room for all that it holds at most."""
+    most = device.memory or sys.maxsize  # the host's is not known
+    return [place for place in device.growing if 0 < _at_most(place.kept_by) * place.per_batch <= most]
+
+
+def _at_most(kept_by: str) -> int:
+    """How many things the container that keeps them holds at most; 0 if it has no limit."""
+    found = re.search(rf'{AT_MOST}(\d+)', kept_by)
+    return int(found[1]) if found is not None else 0
 
 
 def _device_leak(rank: int, summary: SnapshotSummary, device: DeviceSummary) -> DeviceLeak:

@@ -14,6 +14,8 @@ from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.recorders.host.summary import Suspect
 from composer_memprof.recorders.step_times.found_pauses import Compiled
 
+#: What takes the time where a DataLoader starts its workers.
+WORKERS = 'workers'
 #: A cause of a smaller cost is none.
 LEAST = 0.1
 #: Growth since the first sample that is worth a word, as a share of all.
@@ -52,7 +54,7 @@ class TimeTaken:
         rank (int): the rank on which it takes longest.
         cost (float): the share of the time.
         phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device. Within forward,
-            backward and optimizer: ``'callbacks'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer.
+            backward and optimizer: ``'callbacks'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
     """
@@ -62,6 +64,28 @@ class TimeTaken:
     cost: float
     phase: str
     seconds: float
+    line: str
+
+
+@dataclass(frozen=True)
+class Slowing:
+    """Batches take longer and longer.
+
+    Args:
+        rank (int): the rank on which they slow down most.
+        cost (float): the share of the last batches' time that the first ones did not take.
+        phase (str): that takes most of it.
+        first (float): seconds of the median batch in the first quarter.
+        last (float): in the last quarter.
+        line (str): of the user's code that takes most of the phase; ``''`` if that is not known.
+    """
+
+    kind: ClassVar[str] = 'slowing'
+    rank: int
+    cost: float
+    phase: str
+    first: float
+    last: float
     line: str
 
 
@@ -200,7 +224,7 @@ class HostLeak:
 
 
 #: Causes that take time.
-SLOW = (Waiting, TimeTaken, Collecting, Compiling, Straggler)
+SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler)
 
 
 @dataclass(frozen=True)
@@ -238,7 +262,9 @@ class HostFull:
         return self.more >= _GREW * self.processes
 
 
-Cause = Union[Waiting, TimeTaken, Collecting, Compiling, Straggler, DeviceLeak, LeftWhole, HostLeak, HostFull, RanOut]
+Cause = Union[
+    Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, DeviceLeak, LeftWhole, HostLeak, HostFull, RanOut
+]
 
 
 def leak_cost(per_batch: float, memory: int) -> float:

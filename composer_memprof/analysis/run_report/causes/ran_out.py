@@ -12,11 +12,14 @@ from composer_memprof.analysis.memory.findings.peak import Peak
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
 from composer_memprof.analysis.module_names import sums_by_layer
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
+    NOT_FOUND,
+    Activations,
     BesideModel,
     EvaluationGraph,
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptInCopy,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -27,6 +30,7 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     ModelState,
     OutsideUse,
     RanOut,
+    UselessGraph,
 )
 from composer_memprof.analysis.snapshot.model import Frame
 from composer_memprof.vocabulary import (
@@ -47,6 +51,8 @@ from composer_memprof.vocabulary import (
 
 #: From these shares on each is a reason: of the device, of the reserved memory, of what is in use.
 _OUTSIDE, _IDLE, _STATE, _BESIDE, _MOST, _IN_FP32 = 0.25, 0.15, 0.6, 0.25, 0.4, 0.5
+#: A copy of the model is a reason from this share of what is in use on.
+_OF_COPIES = 0.15
 #: From these on: what saving a checkpoint takes; the largest piece that FSDP gathers.
 _OF_SAVING, _ONE_PIECE = 0.1, 0.25
 #: The CUDA context and libraries take this much, in bytes.
@@ -103,22 +109,28 @@ class _Reasons:
         tensors, beside = self._large_tensors(), self._beside()
         if tensors is not None and beside is not None:
             tensors, beside = (tensors, None) if tensors.cost > beside.cost else (None, beside)
+        few, idle = tensors if tensors is not None and not tensors.what else None, self._fragmented()
+        if few is not None and idle is not None and few.cost > 2 * idle.cost:
+            idle = None  # in one piece it would not suffice for long
         found = [
             self._outside(),
             self._checkpoint(),
             self._gathered(),
+            self._useless_graph(),
             self._evaluation_graph(),
             self._kept_in_evaluation(),
             self._evaluation(),
             self._batch(),
             self._request(),
+            self._copies(),
             self._state(),
             beside,
             tensors if tensors is not None and tensors.what else None,
-            self._fragmented(),
-            tensors if tensors is not None and not tensors.what else None,
+            idle,
+            few,
             self._precision(),
             self._layers(),
+            self._activations(),
         ]
         return (each for each in found if each is not None)
 
@@ -164,11 +176,16 @@ class _Reasons:
         return dict(sorted(large.items(), key=lambda line: -line[1])) if len(large) > 1 else {}
 
     def _beside(self) -> Optional[BesideModel]:
-        kept = self._report.beside
+        kept = self._report.beside or self._from_before()
         total = sum(kept.values())
         if self._share(total) < _BESIDE:
             return None
         return BesideModel(self._rank, min(self._share(total), 1.0), total, dict(kept))
+
+    def _from_before(self) -> dict[str, int]:
+        """What lay on the device before and is of no known kind, if what keeps it was not found."""
+        size = sum(place.bytes for place in self._failed.holders if place.before and place.category == UNKNOWN)
+        return {NOT_FOUND: size} if size else {}
 
     def _evaluation(self) -> Optional[LargeEvaluation]:
         if not self._is_in(EVAL):
@@ -178,7 +195,28 @@ class _Reasons:
         size = self._failed.bytes + (self._oom.requested or 0)
         if size < _LARGER * training:
             return None
-        return LargeEvaluation(self._rank, 1 - training / size, size, training)
+        places = _by_line(place for place in self._failed.holders if place.category in _OF_A_BATCH)
+        return LargeEvaluation(self._rank, 1 - training / size, size, training, places)
+
+    def _useless_graph(self) -> Optional[UselessGraph]:
+        for each in self._device.of_no_use:
+            if self._share(each.bytes) >= _BESIDE:
+                return UselessGraph(self._rank, self._share(each.bytes), each.bytes, each.module, each.line.short())
+        return None
+
+    def _copies(self) -> Optional[KeptInCopy]:
+        copies, state = self._report.copies, self._state()
+        total = sum(copies.values())
+        if state is None or self._share(total) < _OF_COPIES:
+            return None
+        return KeptInCopy(self._rank, self._share(total), total, dict(copies), state.bytes)
+
+    def _activations(self) -> Optional[Activations]:
+        places = _by_line(place for place in self._failed.holders if place.category in _OF_A_BATCH)
+        total = sum(places.values())
+        if not (self._is_in(FORWARD) or self._is_in(BACKWARD)) or self._share(total) < _MOST:
+            return None
+        return Activations(self._rank, self._share(total), total, places)
 
     def _evaluation_graph(self) -> Optional[EvaluationGraph]:
         size, module = self._by_category.get(ACTIVATION, 0), self._report.evaluation_graph

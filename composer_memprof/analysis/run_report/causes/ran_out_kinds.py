@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Union
 
+#: What keeps memory that no search has found.
+NOT_FOUND = 'what was not found, such as a variable of the script'
+
 
 @dataclass(frozen=True)
 class OutsideUse:
@@ -93,6 +96,7 @@ class LargeEvaluation:
         cost (float): the share that is not training's.
         bytes (int): in use when memory ran out.
         training (int): the peak of training, if it was recorded; else 0.
+        places (dict[str, int]): bytes of what evaluation allocated, by line, largest first.
     """
 
     kind: ClassVar[str] = 'large_evaluation'
@@ -100,6 +104,7 @@ class LargeEvaluation:
     cost: float
     bytes: int
     training: int
+    places: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -288,6 +293,64 @@ class Layers:
     name: str
 
 
+@dataclass(frozen=True)
+class UselessGraph:
+    """A part of the model that is not trained, such as a teacher, records a graph for backward.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): the share of its activations.
+        bytes (int): of its activations.
+        module (str): its name.
+        line (str): that calls it.
+    """
+
+    kind: ClassVar[str] = 'useless_graph'
+    rank: int
+    cost: float
+    bytes: int
+    module: str
+    line: str
+
+
+@dataclass(frozen=True)
+class KeptInCopy:
+    """A copy of the model, such as an average of its weights, is a part of the model.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): its share.
+        bytes (int): of all copies.
+        copies (dict[str, int]): bytes by the copy's name.
+        state (int): bytes of the model's own state, the copies included.
+    """
+
+    kind: ClassVar[str] = 'kept_in_copy'
+    rank: int
+    cost: float
+    bytes: int
+    copies: dict[str, int]
+    state: int
+
+
+@dataclass(frozen=True)
+class Activations:
+    """The activations of a batch, of which no few tensors and no layers stand out.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): their share.
+        bytes (int): of all of them.
+        places (dict[str, int]): bytes by the line that allocates them, largest first.
+    """
+
+    kind: ClassVar[str] = 'activations'
+    rank: int
+    cost: float
+    bytes: int
+    places: dict[str, int]
+
+
 RanOut = Union[
     OutsideUse,
     Fragmented,
@@ -303,6 +366,9 @@ RanOut = Union[
     LargeTensors,
     FullPrecision,
     Layers,
+    UselessGraph,
+    KeptInCopy,
+    Activations,
 ]
 RAN_OUT = (
     OutsideUse,
@@ -319,4 +385,7 @@ RAN_OUT = (
     LargeTensors,
     FullPrecision,
     Layers,
+    UselessGraph,
+    KeptInCopy,
+    Activations,
 )

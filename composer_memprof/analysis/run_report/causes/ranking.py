@@ -8,7 +8,7 @@ from typing import Any, Optional
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport
 from composer_memprof.analysis.memory.summary import SnapshotSummary
 from composer_memprof.analysis.run_report.attempts import RunAttempt
-from composer_memprof.analysis.run_report.causes.device_memory import device_leaks
+from composer_memprof.analysis.run_report.causes.device_memory import device_leaks, limited_growth
 from composer_memprof.analysis.run_report.causes.host_memory import host_full, host_leaks
 from composer_memprof.analysis.run_report.causes.kinds import (
     Cause,
@@ -60,7 +60,12 @@ def causes(
         *_slow(contents.get('step_times', {}), hosts),
         *left_whole(summaries, contents.get('fsdp_mem_tracker', {}), ranks),
     ]
-    others = [cause for cause in others if not (isinstance(cause, HostLeak) and _is_seen_on_host(cause, leaks))]
+    filling = limited_growth(summaries)
+    others = [
+        cause
+        for cause in others
+        if not (isinstance(cause, HostLeak) and (_is_seen_on_host(cause, leaks) or _fills_up(cause, filling)))
+    ]
     others.sort(key=lambda cause: -cause.cost)
     if failed is None:
         return others
@@ -73,6 +78,11 @@ def _is_seen_on_host(leak: HostLeak, found: Sequence[DeviceLeak]) -> bool:
     """True if a recording of a training on a CPU has shown most of a leak, with its line."""
     known = (each.per_batch for each in found if each.on_host and each.rank == leak.rank)
     return max(known, default=0) >= _EXPLAINS * leak.suspect.growth.per_batch
+
+
+def _fills_up(leak: HostLeak, filling: Mapping[int, int]) -> bool:
+    """True if containers with a limit, which fill up, have shown most of a leak in a recording of a training on a CPU."""
+    return filling.get(leak.rank, 0) >= _EXPLAINS * leak.suspect.growth.per_batch
 
 
 def _slow(files: Mapping[int, StepTimesFile], hosts: Mapping[int, str]) -> Iterator[Cause]:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from composer_memprof.analysis.run_report.causes.kinds import LEAST, Collecting, Compiling, TimeTaken, Waiting
+from composer_memprof.analysis.run_report.causes.kinds import (
+    LEAST,
+    WORKERS,
+    Collecting,
+    Compiling,
+    Slowing,
+    TimeTaken,
+    Waiting,
+)
 from composer_memprof.analysis.run_report.readers import StepTimesFile
 from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
-from composer_memprof.recorders.step_times.summary import DATA, REST, TOTAL
+from composer_memprof.recorders.step_times.summary import DATA, PARTS, REST, SIZE, TOTAL
 from composer_memprof.vocabulary import CHECKPOINT, DATALOADER, EVAL
 
 #: Waiting less than this share of the time, or these seconds of each batch, is the cost of the loop itself.
@@ -22,14 +30,18 @@ _SHARES, _OFTEN = {EVAL: 0.4, CHECKPOINT: 0.2}, 3
 _REST_SHARE, _LEAST_REST = 0.3, 0.005
 #: The same of what runs within training's own phases. On a GPU, the host's share of the time says nothing of the device's.
 _WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP: 0.4}, 'host'
+#: Batches slow down if each quarter takes so many times as long as the one before, and the last so many times as long as the
+#: first, and so many seconds longer.
+_SLOWER, _SLOWED, _LEAST_SLOWER = 1.1, 1.5, 0.003
 #: A line that takes less than this share of a phase does not stand for it.
 _OF_PHASE = 0.4
 
 
-def slow_parts(files: Mapping[int, StepTimesFile]) -> Iterator[Waiting | TimeTaken | Collecting | Compiling]:
+def slow_parts(files: Mapping[int, StepTimesFile]) -> Iterator[Waiting | TimeTaken | Slowing | Collecting | Compiling]:
     """What takes the time, each on the rank on which it takes longest."""
     within = map(_within, _WITHIN_SHARES)
-    for find in (_waiting, _taken(EVAL), _taken(CHECKPOINT), _rest, *within, _collecting, _compiling):
+    kinds = (_waiting, _taken(EVAL), _taken(CHECKPOINT), _rest, *within, _starting, _slowing, _collecting, _compiling)
+    for find in kinds:
         found = [
             cause
             for rank, file in files.items()
@@ -73,6 +85,7 @@ def _taken(phase: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
 
 def _rest(rank: int, file: StepTimesFile) -> TimeTaken | None:
     rest, batch, line = typical(file, REST), typical(file, TOTAL), main_line(file, REST)
+    rest -= file.loader_starts.seconds / file.batches  # has a cause of its own
     if not line:  # a few long ones are no callback of the user's: a window of a profiler opens or closes in them
         rest = min(rest, file.seconds.get(REST, {}).get('p50', rest))
     if not batch or rest < max(_REST_SHARE * batch, _LEAST_REST):
@@ -89,6 +102,30 @@ def _within(whose: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
         return TimeTaken(rank, min(share, 1.0), whose, seconds, main_line(file, whose))
 
     return find
+
+
+def _starting(rank: int, file: StepTimesFile) -> TimeTaken | None:
+    """A DataLoader that starts its workers anew in each epoch."""
+    starts, cost = file.loader_starts, _share(file.loader_starts.seconds, file)
+    if file.loader is None or not file.loader.num_workers or starts.count < _OFTEN or cost < LEAST:
+        return None
+    return TimeTaken(rank, cost, WORKERS, starts.seconds / file.batches, '')
+
+
+def _slowing(rank: int, file: StepTimesFile) -> Slowing | None:
+    """Each quarter of the batches but the second is slower than the one before, though its batches are no larger."""
+    quarters = file.quarters
+    if len(quarters) < 2 or any({*PARTS, TOTAL} - each.keys() for each in quarters):
+        return None
+    first, last = quarters[0], quarters[-1]
+    more = last[TOTAL] - first[TOTAL]
+    later = quarters[1:]  # the first batches are slow for reasons of their own
+    slower = all(late[TOTAL] >= _SLOWER * early[TOTAL] for early, late in zip(later, later[1:]))
+    larger = last.get(SIZE, 0) > _SLOWER * first.get(SIZE, 0)
+    if not slower or larger or more < _LEAST_SLOWER or more < (_SLOWED - 1) * first[TOTAL]:
+        return None
+    phase = max(PARTS, key=lambda part: last[part] - first[part])
+    return Slowing(rank, more / last[TOTAL], phase, first[TOTAL], last[TOTAL], main_line(file, phase))
 
 
 def _collecting(rank: int, file: StepTimesFile) -> Collecting | None:

@@ -20,7 +20,32 @@ from composer_memprof.callbacks.framework.closing.broken_fit import watch_fit
 from composer_memprof.callbacks.framework.closing.other_process import sent_error
 from composer_memprof.messages import errors_logged
 from composer_memprof.redaction import as_one_line, one_line
+from composer_memprof.vocabulary import IN_COLLECTIVE
 
+#: The file of torch's collective calls, and their names.
+_COLLECTIVES = 'torch/distributed/distributed_c10d.py'
+_CALLS = frozenset(
+    [
+        'barrier',
+        'monitored_barrier',
+        'all_reduce',
+        'all_gather',
+        'all_gather_object',
+        'all_gather_into_tensor',
+        'broadcast',
+        'broadcast_object_list',
+        'reduce',
+        'reduce_scatter',
+        'reduce_scatter_tensor',
+        'gather',
+        'gather_object',
+        'scatter',
+        'all_to_all',
+        'all_to_all_single',
+        'send',
+        'recv',
+    ]
+)
 #: A shell's exit code after a signal is this and the signal's number.
 _SIGNALLED = 128
 
@@ -94,14 +119,21 @@ def _cause(error: BaseException) -> tuple[End, str, Optional[str]]:
 
 
 def line_of(trace: Optional[TracebackType]) -> Optional[str]:
-    """The innermost line of the user's code, else the innermost line: ``'train.py:27 in forward'``."""
+    """The innermost line of the user's code, else the innermost line: ``'train.py:27 in forward'``.
+
+    With the collective call of torch that it is in, if it is: ``'train.py:27 in forward, in torch.distributed.barrier'``.
+    """
     return _innermost([(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(trace)])
 
 
 def _innermost(frames: Sequence[tuple[str, int, str]]) -> Optional[str]:
     users = [frame for frame in frames if is_own(frame[0])]
+    calls = [
+        name for filename, _, name in frames if filename.replace('\\', '/').endswith(_COLLECTIVES) and name in _CALLS
+    ]
+    call = f'{IN_COLLECTIVE}{calls[0]}' if calls and users else ''
     for filename, line, name in (users or frames)[-1:]:
-        return f'{_short(filename)}:{line} in {name}'
+        return f'{_short(filename)}:{line} in {name}{call}'
     return None
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.causes.kinds import (
     SLOW,
+    WORKERS,
     Cause,
     Collecting,
     Compiling,
     DeviceLeak,
     HostFull,
     LeftWhole,
+    Slowing,
     Straggler,
     TimeTaken,
     Waiting,
@@ -41,6 +43,7 @@ _TAKERS = {
     METRICS: 'Metrics of the training take',
     LOSS: 'The loss takes',
     STEP: "The optimizer's own Python code takes",
+    WORKERS: "Starting the DataLoader's workers again in each epoch takes",
 }
 
 
@@ -73,7 +76,7 @@ def on_rank(rank: int, report: RunReport) -> str:
     return f' on {report.labels.get(rank, f"rank {rank}")}' if len(report.ranks) > 1 else ''
 
 
-def _slow(cause: Waiting | TimeTaken | Collecting | Compiling | Straggler, rank: str) -> str:
+def _slow(cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Straggler, rank: str) -> str:
     share = f'{100 * cause.cost:.0f} % of the time{rank}'
     if isinstance(cause, Straggler):
         return _behind(cause)
@@ -86,6 +89,12 @@ def _slow(cause: Waiting | TimeTaken | Collecting | Compiling | Straggler, rank:
     if isinstance(cause, TimeTaken):
         line = f', most in {cause.line}' if cause.line else ''
         return f'{_TAKERS[cause.phase]} {share}{line}: {amount(cause.seconds, "seconds")} of a batch on average.'
+    if isinstance(cause, Slowing):
+        line = f', most in {cause.line}' if cause.line else ''
+        return (
+            f'Batches take longer and longer{rank}: the median is {amount(cause.first, "seconds")} in the first quarter of them '
+            f'and {amount(cause.last, "seconds")} in the last; {_PHASES.get(cause.phase, cause.phase)} grows{line}.'
+        )
     if isinstance(cause, Collecting):
         count = count_of(cause.collections, 'full collection')
         return f"Python's garbage collector takes {share}: {amount(cause.seconds, 'seconds')}, in {count}."

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.attempts import RunAttempt, State
-from composer_memprof.analysis.run_report.failures import Failure, never_came, waited
+from composer_memprof.analysis.run_report.failures import Failure, in_collective, never_came, out_of_step, waited
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import human_bytes
+from composer_memprof.vocabulary import IN_COLLECTIVE
 
 #: Most files that a sentence names.
 _LISTED = 8
@@ -34,6 +35,8 @@ def failure_sentences(report: RunReport) -> Iterator[str]:
         yield _own_failure(report, killed)
     elif last is not None and killed:
         yield _killed(report, last, killed)
+    elif (odd := out_of_step(report.failures)) is not None:
+        yield _out_of_step(report, odd)
     elif never_came(report.failures):
         yield _hang(report)
     elif report.failures:
@@ -66,7 +69,10 @@ def _killed(report: RunReport, last: RunAttempt, killed: Sequence[int]) -> str:
     )
     lost = waited(report.failures)
     if lost:
-        text += f' {_ranks([each.rank for each in lost], report)} then lost the connection: {lost[0].error}.'
+        call = in_collective(report.failures)
+        line, _, name = ((call.line if call is not None else None) or '').partition(IN_COLLECTIVE)
+        where = f' in torch.distributed.{name}, called at {line}' if name else ''
+        text += f' {_ranks([each.rank for each in lost], report)} then lost the connection{where}: {lost[0].error}.'
     stopped = [each.rank for each in report.failures if each.origin == 'stopped']
     return text + (f' {_ranks(stopped, report)} {_was(stopped)} stopped by that.' if stopped else '')
 
@@ -80,6 +86,18 @@ def _hang(report: RunReport) -> str:
     return (
         f'{who} did not come to what {_lower(whom)} waited for: {of_rank} still{at}{place}. '
         f'{_failure(others[0], f"rank {others[0].rank}")}'
+    )
+
+
+def _out_of_step(report: RunReport, odd: Failure) -> str:
+    line, _, call = (odd.line or '').partition(IN_COLLECTIVE)
+    same = [each.rank for each in waited(report.failures) if each.line == odd.line]
+    others = [each for each in waited(report.failures) if each.line != odd.line]
+    at = f' in batch {odd.batch}' if odd.batch is not None else ''
+    return (
+        f'{_ranks(same, report)} called torch.distributed.{call} at {line}{at}, and '
+        f'{_lower(_ranks([each.rank for each in others], report))} did not: rank {others[0].rank} was at {others[0].line}. '
+        f'{_failure(odd, f"rank {odd.rank}")}'
     )
 
 

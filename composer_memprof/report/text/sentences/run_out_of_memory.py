@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
+    Activations,
     BesideModel,
     EvaluationGraph,
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptInCopy,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -19,6 +21,7 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     ModelState,
     OutsideUse,
     RanOut,
+    UselessGraph,
 )
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.vocabulary import CATEGORY_LABELS
@@ -67,7 +70,8 @@ def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
         )
     if isinstance(cause, LargeEvaluation):
         training = f', where training peaks at {human_bytes(cause.training)}' if cause.training else ''
-        return f'{begin} in evaluation: it needs {human_bytes(cause.bytes)} and more{training}.'
+        most = f', most of it by {_largest(cause.places)}' if cause.places else ''
+        return f'{begin} in evaluation: it needs {human_bytes(cause.bytes)} and more{training}{most}.'
     if isinstance(cause, KeptInEvaluation):
         keeper = f' by {cause.kept_by}' if cause.kept_by else ''
         return (
@@ -80,6 +84,22 @@ def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
         return (
             f'{begin} in evaluation, which records a graph for backward{module}: activations are kept, '
             f'{human_bytes(cause.bytes)} ({share} of what is in use), most of them by {cause.line}.'
+        )
+    if isinstance(cause, UselessGraph):
+        return (
+            f'{begin} because {cause.module}, which is not trained, records a graph for backward: its activations are '
+            f'kept, {human_bytes(cause.bytes)} ({share} of what is in use). It is called in {cause.line}.'
+        )
+    if isinstance(cause, KeptInCopy):
+        copies = ' and '.join(f'{name} ({human_bytes(size)})' for name, size in cause.copies.items())
+        return (
+            f"{begin} because of the model's own state, {human_bytes(cause.state)}: {human_bytes(cause.bytes)} ({share} of "
+            f'what is in use) of it are a copy of the model, {copies}.'
+        )
+    if isinstance(cause, Activations):
+        return (
+            f'{begin} because of the activations of a batch: {human_bytes(cause.bytes)} ({share} of what is in use): '
+            f'{_largest(cause.places)}.'
         )
     if isinstance(cause, LargeCheckpoint):
         return (
