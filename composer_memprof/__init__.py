@@ -4,30 +4,35 @@ The callbacks are imported when first used: the parts that need no torch (``push
 """
 
 import importlib
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from composer_memprof.analysis.snapshot.loading import load_snapshot as load_snapshot
     from composer_memprof.callbacks import *  # noqa: F403
+    from composer_memprof.interface.planning import plan as plan
+    from composer_memprof.interface.simulating import simulate as simulate
+    from composer_memprof.interface.snapshots import load_snapshot as load_snapshot
     from composer_memprof.loop.run import profile as profile
+    from composer_memprof.messages import MemprofError as MemprofError
     from composer_memprof.recorders.functions.marked import memprofilable as memprofilable
 
 __version__ = '0.2.0'
 
-#: The functions, and the modules that they are imported from. ``load_snapshot`` and ``memprofilable`` need no Composer, and
-#: ``load_snapshot`` no torch.
-_FUNCTIONS = {
-    'load_snapshot': 'composer_memprof.analysis.snapshot.loading',
+#: What there is beside the callbacks, and the modules that it is imported from. Only ``profile`` imports Composer, and only
+#: that and ``memprofilable`` import torch.
+_OTHERS = {
+    'MemprofError': 'composer_memprof.messages',
+    'load_snapshot': 'composer_memprof.interface.snapshots',
     'memprofilable': 'composer_memprof.recorders.functions.marked',
+    'plan': 'composer_memprof.interface.planning',
     'profile': 'composer_memprof.loop.run',
+    'simulate': 'composer_memprof.interface.simulating',
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FUNCTIONS:
-        return getattr(_import(_FUNCTIONS[name]), name)
+    if name in _OTHERS:
+        return getattr(_import(_OTHERS[name]), name)
     if name == '__all__':
         return _exported()
     if name[:1].isupper():
@@ -49,6 +54,8 @@ def __dir__() -> list[str]:
 
 
 def _exported() -> list[str]:
-    """The names of the callbacks, from the installed entry points, and of the functions. Imports no torch."""
+    """The names of the callbacks, from the installed entry points, and of the others. Imports no torch."""
+    from importlib.metadata import entry_points  # here, because it takes as long as all else that this module imports
+
     installed = [point.value.partition(':') for point in entry_points(group='llmfoundry_callbacks')]
-    return [*(name for module, _, name in installed if module == __name__), *_FUNCTIONS]
+    return [*(name for module, _, name in installed if module == __name__), *_OTHERS]

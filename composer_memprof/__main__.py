@@ -1,11 +1,15 @@
 """The command ``composer-memprof``, also as ``python -m composer_memprof``."""
 
-from composer_memprof.interrupts import ctrl_c_ends_at_once
+import signal
+
+from composer_memprof.interrupts import end_at_once
 
 
 def main() -> None:
-    with ctrl_c_ends_at_once():  # while modules are imported
-        from composer_memprof.cli import main as run
+    # While modules are imported and options are read; commands that have to clean up set their own.
+    signal.signal(signal.SIGINT, end_at_once)
+    from composer_memprof.cli import main as run
+
     run()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from composer_memprof import __version__
 from composer_memprof.commands.checking import CheckCommand, check
@@ -14,6 +16,7 @@ from composer_memprof.commands.run_report import report, watch
 from composer_memprof.commands.simulating import plan, simulate
 from composer_memprof.commands.snapshots import diff, inspect
 from composer_memprof.commands.training import train
+from composer_memprof.interrupts import INTERRUPTED, ctrl_c_raises
 from composer_memprof.terminal import say
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -41,12 +44,24 @@ def _settings(
     """
 
 
+class _Interruptible(TyperCommand):
+    """A command that may have to clean up: Ctrl-C raises KeyboardInterrupt in it, and then ends it as the others."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            with ctrl_c_raises():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say('interrupted')
+            raise typer.Exit(INTERRUPTED) from None
+
+
 for command in (guide, train, callbacks, push, inspect, diff, report):
-    app.command()(command)
-app.command(name='ls')(list_files)
-app.command()(watch)
+    app.command(cls=_Interruptible)(command)
+app.command(name='ls', cls=_Interruptible)(list_files)
+app.command(cls=_Interruptible)(watch)
 # The options of the simulated command are its own.
-app.command(context_settings={'allow_interspersed_args': False})(simulate)
+app.command(cls=_Interruptible, context_settings={'allow_interspersed_args': False})(simulate)
 app.command()(plan)
 app.command(cls=CheckCommand)(check)
 

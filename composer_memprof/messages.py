@@ -36,6 +36,18 @@ class MemprofWarning(UserWarning):
     """A warning of a profiling callback. Training continues."""
 
 
+class MemprofError(Exception):
+    """What was asked for in Python can't be done. The message is the line that the command prints.
+
+    >>> from composer_memprof import MemprofError, plan
+    >>> try:
+    ...     plan('quickstart', gpu='h10')
+    ... except MemprofError as error:
+    ...     print(str(error)[:28])
+    there is no GPU named 'h10';
+    """
+
+
 def warn(message: str) -> None:
     """Warn the person who runs the training, and log the same at WARNING. Callers warn once.
 

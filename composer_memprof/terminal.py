@@ -15,10 +15,12 @@ from composer_memprof.redaction import redacted
 
 def show(renderable: RenderableType) -> None:
     """Print to stdout, without the spaces that rich pads lines with."""
-    Console(highlight=False).print(_Unpadded(renderable), end='')
+    Console(highlight=False).print(Unpadded(renderable), end='')
 
 
-class _Unpadded:
+class Unpadded:
+    """A text or table without the spaces that rich pads lines with."""
+
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
 

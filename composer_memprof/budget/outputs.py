@@ -53,8 +53,11 @@ def check_dict(checked: Sequence[Checked], budget: Path, torch: str) -> dict[str
 def check_markdown(checked: Sequence[Checked]) -> str:
     """A table for a comment on a pull request, or for a job's summary."""
     lines = ['### GPU memory and time', '', *(f'- {_escaped(headline(each))}' for each in _worst_first(checked)), '']
-    lines += [' | '.join(['', *_COLUMNS, '']).strip(), '|---|---|---:|---:|---:|---:|']
-    lines += [' | '.join(['', *map(_escaped, row), '']).strip() for row in _rows(checked)]
+    lines += [' | '.join(['', *_COLUMNS, 'grew most', '']).strip(), '|---|---|---:|---:|---:|---:|---|']
+    for each in checked:
+        grown = growth(each.grown[0], callers=False) if each in _with_growth(checked) else ''
+        rows = [(*row, grown) for row in _rows([each])]
+        lines += [' | '.join(['', *map(_escaped, row), '']).strip() for row in rows]
     for each in _with_growth(checked):
         lines += ['', f'What grew in {_escaped(each.run.name)}, at the peak:', '']
         lines += [f'- {_escaped(growth(change))}' for change in largest_growth(each)]

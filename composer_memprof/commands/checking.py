@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import typer
 from typer.core import TyperCommand
 
+from composer_memprof.commands.writing import refuse_unwritable
 from composer_memprof.examples.configs import shipped_configs
-from composer_memprof.interrupts import ctrl_c_ends_at_once
 from composer_memprof.messages import printable
 from composer_memprof.terminal import say, show
 
@@ -82,6 +82,7 @@ def check(
     """
     from composer_memprof.budget.choosing import chosen
     from composer_memprof.budget.file import BudgetError
+    from composer_memprof.budget.recorded import recorded_path
     from composer_memprof.simulated_gpu.building import CannotSimulateError
 
     command = ctx.meta.get(_COMMAND)
@@ -109,16 +110,18 @@ def check(
     if command is not None and (config is not None or not command):
         say('check takes either CONFIG or -- COMMAND')
         raise typer.Exit(2)
-    with ctrl_c_ends_at_once():
-        try:
-            runs = chosen(budget, name, settings, update)
-            checked = _update(budget, runs, settings) if update else _check(budget, runs)
-        except BudgetError as error:
-            say(str(error))
-            raise typer.Exit(2) from None
-        except (CannotSimulateError, OSError) as error:
-            say(str(error))
-            raise typer.Exit(1) from None
+    refuse_unwritable('--junit', junit)
+    for path in (budget, recorded_path(budget)) if update else ():
+        refuse_unwritable('--budget', path)
+    try:
+        runs = chosen(budget, name, settings, update)
+        checked = _update(budget, runs, settings) if update else _check(budget, runs)
+    except BudgetError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    except (CannotSimulateError, OSError) as error:
+        say(str(error))
+        raise typer.Exit(1) from None
     _show(budget, checked, junit, markdown, as_json)
 
 

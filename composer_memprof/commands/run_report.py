@@ -12,6 +12,7 @@ import typer
 
 from composer_memprof.commands.devices import device_named
 from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
+from composer_memprof.commands.writing import refuse_unwritable
 from composer_memprof.messages import printable
 from composer_memprof.schemas import versioned
 from composer_memprof.terminal import say, show
@@ -62,6 +63,7 @@ def report(
         say(f'{"--config" if config is not None else "--gpu"} needs --simulate')
         raise typer.Exit(2)
     device = None if gpu is None else device_named(gpu)
+    refuse_unwritable('--output', output, 'choose another file with -o')
     if simulate and sys.stderr.isatty():
         say('simulating the changes, which may take minutes')
     with on_this_disk(paths, files_to_fetch) as runs:

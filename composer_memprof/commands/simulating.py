@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -12,12 +11,10 @@ import typer
 
 from composer_memprof.commands.devices import device_named
 from composer_memprof.examples.configs import shipped_configs
-from composer_memprof.interrupts import ctrl_c_ends_at_once
-from composer_memprof.schemas import versioned
 from composer_memprof.terminal import say, show
 
 if TYPE_CHECKING:
-    from composer_memprof.simulation.run import Simulation
+    from composer_memprof.simulation.asking import Request
 
 
 def simulate(
@@ -78,12 +75,10 @@ def simulate(
       composer-memprof simulate --largest 99 -- python x.py {}
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulation.asking import CannotStartError, request
     from composer_memprof.simulation.guesses import kept_parts
-    from composer_memprof.simulation.need import simulate_and_find_need
-    from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
-    from composer_memprof.simulation.run import simulate as run
-    from composer_memprof.simulation.text import next_command, simulation_text, versus_text
-    from composer_memprof.simulation.versus import compare, read_recording
+    from composer_memprof.simulation.output.whole import next_line, output_text, simulation_dict
+    from composer_memprof.simulation.run import Simulation, hidden_gpu
 
     device = device_named(gpu, memory, compute_capability)
     try:
@@ -102,69 +97,49 @@ def simulate(
             values=values,
             kept_at=kept_at,
         )
-        words, what = as_one_rank(command, what)
-        recording = None if versus is None else read_recording(versus)
+        asked = request(command, what, folder=folder, versus=versus, largest=largest)
     except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None
-    if rank >= (what.ranks or 1):
-        say(f'--rank={rank} must be below the number of ranks, {what.ranks or 1}')
-        raise typer.Exit(2)
     if hidden_gpu():
         say('the command does not see the GPU of this machine')
-    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        say(f'--folder={str(folder)!r} must be a new or an empty folder')
-        raise typer.Exit(2)
-    if largest is not None and (folder is not None or versus is not None):
-        say('--largest records nothing, so that it takes no --folder and no --versus')
-        raise typer.Exit(2)
     try:
         if largest is not None:
-            _search(words, largest, what, as_json)
-        streams = {'stdout': sys.stderr} if as_json else {}
-        kept_in = folder or new_folder(words, device.key)
-        if find_need:
-            result = simulate_and_find_need(words, what, kept_in, say, **streams)
-        else:
-            result = run(words, what, kept_in, **streams)
+            _search(asked, largest, as_json)
+        result, compared = asked.run(find_need, say, **({'stdout': sys.stderr} if as_json else {}))
     except CannotSimulateError as error:
         say(str(error))
         raise typer.Exit(1) from None
-    except OSError as error:
-        say(f'{words[0]!r} cannot be started: {error.strerror or error}')
+    except CannotStartError as error:
+        say(str(error))
         raise typer.Exit(127) from None
-    simulated = next((process.snapshot for process in result.processes if process.snapshot), None)
-    compared = None if recording is None or simulated is None else compare(recording, Path(simulated))
     if as_json:
-        more = {} if recording is None else {'versus': compared and dataclasses.asdict(compared)}
-        typer.echo(json.dumps(versioned('simulate', {**result.as_dict(), **more})))
+        typer.echo(json.dumps(simulation_dict(result, versus is not None, compared)))
     else:
-        show(simulation_text(result))
-        if compared is not None:
-            show(versus_text(compared))
-        elif recording is not None:
+        show(output_text(result, compared))
+        if next_line(result):
+            typer.echo(next_line(result))
+        if versus is not None and compared is None:
             say('--versus: the simulated run left no recording to compare')
-        if next_command(result):
-            typer.echo(f'Next, try: {next_command(result)}')
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.code)
 
 
-def _search(command: list[str], most: int, what: Simulation, as_json: bool) -> NoReturn:
+def _search(asked: Request, most: int, as_json: bool) -> NoReturn:
     """Print the largest number that fits. Exits with 0, with 3 if none fits, with 2 or the command's own code if 1 was
     not seen.
     """
-    from composer_memprof.simulation.search import largest_that_fits
-    from composer_memprof.simulation.text import search_text
+    from composer_memprof.simulation.output.text import search_text
+    from composer_memprof.simulation.output.whole import search_dict
 
     try:
-        found = largest_that_fits(command, most, what, report=lambda number: say(f'trying {number}'))
+        found = asked.search(most, report=lambda number: say(f'trying {number}'))
     except ValueError as error:
         say(f'--largest: {error}')
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps(versioned('simulate', {**dataclasses.asdict(found), 'limit': found.limit})))
+        typer.echo(json.dumps(search_dict(found)))
     else:
         show(search_text(found))
     raise typer.Exit(0 if found.largest else (found.tried[0].exit_code or 2) if found.tried[0].error else 3)
@@ -202,14 +177,13 @@ def plan(
     from composer_memprof.plans.starting import parsed_variation, start
     from composer_memprof.simulated_gpu.building import CannotSimulateError
 
-    with ctrl_c_ends_at_once():
-        device = device_named(gpu, memory, compute_capability)
-        try:
-            grid = [parsed_variation(each) for each in vary or []]
-            start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, fastest=fastest)
-        except ValueError as error:
-            say(str(error))
-            raise typer.Exit(2) from None
-        except CannotSimulateError as error:
-            say(str(error))
-            raise typer.Exit(1) from None
+    device = device_named(gpu, memory, compute_capability)
+    try:
+        grid = [parsed_variation(each) for each in vary or []]
+        start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, fastest=fastest)
+    except ValueError as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    except CannotSimulateError as error:
+        say(str(error))
+        raise typer.Exit(1) from None

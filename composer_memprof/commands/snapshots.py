@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 
 from composer_memprof.commands.reading import file_errors_in_one_line, on_this_disk
+from composer_memprof.commands.writing import refuse_unwritable
 from composer_memprof.messages import printable
 from composer_memprof.schemas import versioned
 from composer_memprof.terminal import say, show
@@ -71,6 +72,7 @@ def _check_page(html: Optional[Path]) -> None:
     if html is not None and html.suffix not in ('.html', '.htm'):
         say(f'--html={str(html)!r} must end with .html')
         raise typer.Exit(2)
+    refuse_unwritable('--html', html)
 
 
 def _inspect_snapshot(
@@ -79,6 +81,7 @@ def _inspect_snapshot(
     from composer_memprof.analysis.memory.snapshot_report import report_on
     from composer_memprof.analysis.run import snapshot_to_show
     from composer_memprof.analysis.snapshot.loading import load_snapshot
+    from composer_memprof.report.text.terminal.inspection_json import inspection_dict
     from composer_memprof.report.text.terminal.snapshot_tables import chosen_text, report_text
 
     with file_errors_in_one_line(run.path, named=run.named):
@@ -89,10 +92,7 @@ def _inspect_snapshot(
             _write_page(content, chosen, html)
     path = run.named(str(chosen.path))
     if as_json:
-        file: dict[str, Any] = {'path': path, 'rank': chosen.rank, 'failure': chosen.failure}
-        file |= {'others': chosen.others, 'ranks': chosen.ranks, 'failed': chosen.failed}
-        file['page'] = None if html is None else str(html)
-        typer.echo(json.dumps(versioned('inspect', {**dataclasses.asdict(report), 'file': file})))
+        typer.echo(json.dumps(versioned('inspect', inspection_dict(report, chosen, path, html))))
         return
     if chosen.rank is not None:
         typer.echo(printable(path))

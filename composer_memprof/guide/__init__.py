@@ -8,7 +8,17 @@ from pathlib import Path
 #: The pages in the order in which they are listed, the one for a job that just died first.
 NAMES = (
     *('index', 'out-of-memory', 'host-memory', 'slow-step', 'many-ranks', 'will-it-fit', 'budget'),
-    *('callbacks', 'schedules', 'stores-and-names', 'files', 'metrics', 'own-functions', 'own-loop', 'runner'),
+    *(
+        'callbacks',
+        'schedules',
+        'stores-and-names',
+        'files',
+        'metrics',
+        'own-functions',
+        'own-loop',
+        'in-python',
+        'runner',
+    ),
     *('troubleshooting', 'from-other-tools', 'changes'),
 )
 

@@ -135,9 +135,12 @@ class Run:
         """An epoch has ended, for schedules that count them."""
         if not self._is_open:
             return
-        self._send(Event.EPOCH_END)
         self.state.timestamp = self.state.timestamp.to_next_epoch()
+        self._send(Event.EPOCH_END)
         self._send(Event.EPOCH_START)
+        if self._in_batch and not self._has_phases:  # it began when the last one ended; it is of this epoch
+            self._in_batch = False
+            self._begin_batch()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

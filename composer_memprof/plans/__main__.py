@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from composer_memprof.interrupts import INTERRUPTED, end_at_once
+from composer_memprof.interrupts import end_at_once, handler_kept
 
 #: Exit codes beside those of a verdict: the config fails, bad usage.
 FAILS, USAGE = 1, 2
@@ -18,15 +18,15 @@ FAILS, USAGE = 1, 2
 
 def main(asked: dict[str, Any]) -> int:
     """Plan what was asked, print it, and return the exit code."""
-    from composer_memprof.config import ConfigError
-    from composer_memprof.plans.planning import plan
-    from composer_memprof.plans.text import plan_text
-    from composer_memprof.plans.trial import Trial
-    from composer_memprof.schemas import versioned
-    from composer_memprof.simulation.verdict import EXIT_CODES
-    from composer_memprof.terminal import say, show
+    with handler_kept():
+        from composer_memprof.config import ConfigError
+        from composer_memprof.plans.planning import plan
+        from composer_memprof.plans.text import plan_text
+        from composer_memprof.plans.trial import Trial
+        from composer_memprof.schemas import versioned
+        from composer_memprof.simulation.verdict import EXIT_CODES
+        from composer_memprof.terminal import say, show
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     base = Trial(
         overrides=tuple(asked['overrides']),
         ranks=asked['ranks'],
@@ -47,10 +47,8 @@ def main(asked: dict[str, Any]) -> int:
     except ConfigError as error:
         say(str(error))
         return USAGE
-    except KeyboardInterrupt:
-        _report('')
-        say('interrupted')
-        return INTERRUPTED
+    except KeyboardInterrupt:  # while a trial ran, which has been ended
+        end_at_once()
     _report('')
     if asked['as_json']:
         print(json.dumps(versioned('plan', found.as_dict())))
@@ -68,7 +66,7 @@ def _report(line: str) -> None:
 
 
 if __name__ == '__main__':
-    signal.signal(signal.SIGINT, end_at_once)  # some of what is imported catches every exception
+    signal.signal(signal.SIGINT, end_at_once)  # but for trials, which are ended first
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while Python starts
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))  # which ends the trial that runs

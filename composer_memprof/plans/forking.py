@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.artifacts.writing.child.work import be_killed_first
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
+from composer_memprof.interrupts import ctrl_c_raises
 from composer_memprof.messages import log_error
 from composer_memprof.plans.running import run_trial
 from composer_memprof.plans.trial import Outcome, Trial
@@ -31,14 +33,7 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
     """Run a trial in a forked process. What it prints is not shown."""
     with temporary_folder('plan') as folder:
         answer, log = folder / 'answer.json', folder / 'log'
-        child = _fork(lambda: _run_and_leave(config, trial, answer, log))
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-            _, status = os.waitpid(child, 0)
-        except BaseException:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise
+        status = _wait_for(lambda: _run_and_leave(config, trial, answer, log))
         if not answer.exists():
             code = os.waitstatus_to_exitcode(status)
             if code == -signal.SIGALRM:
@@ -48,6 +43,20 @@ def outcome_of(config: str, trial: Trial) -> Outcome:
             lines = log.read_text(errors='replace').strip().splitlines()
             return Outcome(error=f'the trial ended with code {code}: {lines[-1][:200] if lines else "no message"}')
         return from_plain(Outcome, json.loads(answer.read_text()))
+
+
+def _wait_for(run: Callable[[], None]) -> int:
+    """The status with which a forked process ends that calls ``run``. If this one is told to stop, it ends that first."""
+    child = _fork(run)  # signals are blocked from here on
+    try:
+        with ctrl_c_raises():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+            return os.waitpid(child, 0)[1]
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it may have ended just before
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        raise
 
 
 def _fork(run: Callable[[], None]) -> int:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.plans.fastest.text import fastest_text
-from composer_memprof.plans.planning import Plan, Row
+from composer_memprof.plans.result import Plan, Row
 from composer_memprof.plans.trial import Outcome, Share
 from composer_memprof.plans.wrapping import Indented
 from composer_memprof.simulated_gpu.outside import in_words
@@ -114,10 +114,15 @@ def _sent(outcome: Outcome) -> str:
 
 def _shares(title: str, shares: Sequence[Share], whole: int) -> Iterator[RenderableType]:
     yield Text(title, style='bold')
-    shown = [share for share in shares[:_MOST] if share.bytes >= _SMALLEST * whole]
-    for share in shown:
-        name = CATEGORY_LABELS.get(share.name, share.name) or 'none or unknown'
-        yield Text(f'{human_bytes(share.bytes):>12} {share.bytes / max(whole, 1):5.0%}  {printable(name)}')
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(min_width=12, justify='right', no_wrap=True)
+    table.add_column(min_width=5, justify='right', no_wrap=True)
+    table.add_column(overflow='fold')
+    for share in shares[:_MOST]:
+        if share.bytes >= _SMALLEST * whole:
+            name = CATEGORY_LABELS.get(share.name, share.name) or 'none or unknown'
+            table.add_row(human_bytes(share.bytes), f'{share.bytes / max(whole, 1):.0%}', f' {printable(name)}')
+    yield table
 
 
 def _table(rows: Sequence[Row], first: str, base: Outcome) -> Table:

@@ -159,6 +159,26 @@ def find_device(name: str) -> Device:
     raise UnknownDeviceError(f'there is no GPU named {name!r}{hint}. Choose one of {", ".join(_DEVICES)}')
 
 
+def device_asked_for(gpu: Optional[str], memory: Optional[str] = None, compute_capability: str = '9.0') -> Device:
+    """The device of the options of ``simulate`` and ``plan``.
+
+    >>> device_asked_for(None).key, device_asked_for('a100-40gb', '24GiB').key, device_asked_for(None, '24GB').key
+    ('h100-80gb', 'a100-40gb-24gib', '24gb-sm90')
+
+    Args:
+        gpu: its name. Default: ``'h100-80gb'``.
+        memory: its memory, such as ``'24GB'``; without ``gpu``, of a device made by hand.
+        compute_capability: of one made by hand.
+
+    Raises:
+        UnknownDeviceError: in one line.
+    """
+    if gpu is None and memory is not None:
+        return device_by_hand(memory, compute_capability)
+    named = find_device(gpu or 'h100-80gb')
+    return named if memory is None else with_memory(named, memory)
+
+
 def device_by_hand(memory: str, compute_capability: str = '9.0') -> Device:
     """A device of another size, with the other figures of a named one of its compute capability.
 

@@ -34,7 +34,7 @@ def simulate_and_find_need(
     left = what.time_limit and what.time_limit - (time.monotonic() - began)
     if not result.ran_out or result.timed_out or left < 0:
         return result
-    report('memory ran out; the command runs a second time, to find how much it needs')
+    report(f'memory ran out; {what.subject} runs a second time, to find how much it needs')
     endless = dataclasses.replace(what, device=without_limit(what.device), time_limit=left)
     hidden = subprocess.DEVNULL
     with temporary_folder('simulate') as second:

@@ -11,6 +11,8 @@ from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, EXIT_CODES, NOT_SEEN, fits, verdict_of
 
+#: How sentences call what ran, if it is no function.
+COMMAND = 'the command'
 #: A shell's exit code of a command that was killed.
 _KILLED = 128 + 9
 
@@ -72,6 +74,7 @@ class SimulationResult(SimulatedMachine):
         need: of a command that did not fit, if it was asked for.
         follows_values: whether small values were computed; otherwise they were zeros.
         reads: of these, what the host read, the guessed ones first.
+        subject: what ran, as sentences call it.
     """
 
     processes: list[ProcessPeaks]
@@ -86,6 +89,7 @@ class SimulationResult(SimulatedMachine):
     need: Optional[Need] = None
     follows_values: bool = False
     reads: list[Read] = dataclasses.field(default_factory=list)
+    subject: str = COMMAND
 
     @property
     def reserved(self) -> int:
@@ -149,21 +153,21 @@ class SimulationResult(SimulatedMachine):
 def _how_it_ended(result: SimulationResult) -> str:
     """What is wrong with the command's end, in a clause; ``''`` if it ended well or when it was told to."""
     if result.exit_code == _KILLED and result.failed and not result.signal:
-        return 'the command was killed (signal 9), most likely because host memory ran out'
+        return f'{result.subject} was killed (signal 9), most likely because host memory ran out'
     if result.lost and not result.processes:
-        return f'the command ended with exit code {result.exit_code} before it left its figures'
+        return f'{result.subject} ended with exit code {result.exit_code} before it left its figures'
     if result.failed:
         so_far = f'; {count_of(result.steps, "optimizer step")} fitted' if result.steps else ''
-        return f'the command failed with exit code {result.exit_code}{so_far}'
+        return f'{result.subject} failed with exit code {result.exit_code}{so_far}'
     return ''
 
 
 def _what_is_missing(result: SimulationResult) -> str:
     if not result.reserved:
-        return 'the command used no GPU memory'
+        return f'{result.subject} used no GPU memory'
     ended = not result.timed_out
     if not result.steps and not (result.whole and ended):
-        return f'the command {"ended" if ended else "was ended"} before an optimizer step'
+        return f'{result.subject} {"ended" if ended else "was ended"} before an optimizer step'
     if result.with_evaluation:
         missing = [
             name
@@ -174,5 +178,5 @@ def _what_is_missing(result: SimulationResult) -> str:
             if not reached
         ]
         if missing:
-            return f'the command ended before {" and ".join(missing)}'
+            return f'{result.subject} ended before {" and ".join(missing)}'
     return ''

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,13 +27,13 @@ from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, NOTES_VARIABLE, assumed_in, notes_in
 from composer_memprof.simulated_gpu.values.reads import parsed
 from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
-from composer_memprof.simulation.result import SimulationResult
+from composer_memprof.simulation.result import COMMAND, SimulationResult
 from composer_memprof.simulation.verdict import torch_version
 
 #: After the time limit, seconds until the command is killed. Its figures are written by then, and most snapshots.
 _GRACE_S = 8.0
 #: Where commands' own folders are made.
-_FOLDER = Path('simulated')
+FOLDER = Path('simulated')
 #: How a note on a function that failed begins.
 _MISSING = 'not simulated: '
 
@@ -55,6 +56,7 @@ class Simulation:
         kept: which part of its elements a mask is taken to keep.
         values: compute small values that the script reads back.
         kept_at: with ``values``, the part that the masks of single lines keep, by ``file:line``.
+        name: of the function that the command calls; ``''`` if it is a command of the user's.
     """
 
     device: Device
@@ -70,6 +72,12 @@ class Simulation:
     keeps_recording: bool = False
     values: bool = True
     kept_at: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    name: str = ''
+
+    @property
+    def subject(self) -> str:
+        """What runs, as sentences call it."""
+        return f'the function {self.name}' if self.name else COMMAND
 
     @property
     def outside(self) -> Outside:
@@ -135,6 +143,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         with_evaluation=what.with_evaluation,
         follows_values=what.values,
         reads=parsed(lines),
+        subject=what.subject,
     )
 
 
@@ -144,7 +153,7 @@ def _clean(folder: Path) -> None:
         path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()
-        if folder.parent == _FOLDER:
+        if folder.parent == FOLDER:
             folder.parent.rmdir()
 
 
@@ -222,7 +231,8 @@ def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         received.append(number)
         _send(process, number if len(received) == 1 else signal.SIGKILL)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    here = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if here else ()
     before = {number: signal.signal(number, pass_on) for number in signals}
     try:
         yield received
@@ -264,15 +274,15 @@ def hidden_gpu() -> bool:
     return Path('/dev/nvidiactl').exists()
 
 
-def new_folder(command: Sequence[str], gpu: str) -> Path:
-    """Make a folder for the files of a command, named after its script or module, below ``simulated``."""
+def new_folder(command: Sequence[str], what: Simulation) -> Path:
+    """Make a folder for the files of a command, named after its script or module, or after what runs, below ``simulated``."""
     words = [*command, '']
     after_m = [words[number + 1] for number, word in enumerate(words[:-1]) if word == '-m']
     scripts = [Path(word).stem for word in command if word.endswith('.py') and os.path.isfile(word)]
-    named = (after_m or scripts or ['command'])[0]
-    stem = f'{re.sub(r"[^A-Za-z0-9_.-]", "_", named)[:60]}.{gpu}'
+    named = what.name or (after_m or scripts or ['command'])[0]
+    stem = f'{re.sub(r"[^A-Za-z0-9_.-]", "_", named)[:60]}.{what.device.key}'
     for number in itertools.count(1):
-        folder = _FOLDER / (stem + counted(number))
+        folder = FOLDER / (stem + counted(number))
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

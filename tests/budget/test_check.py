@@ -133,11 +133,31 @@ def test_a_pull_request_gets_a_table_and_a_ci_server_xml() -> None:
         '### GPU memory and time\n\n- train: above its budget: 192.0 MiB more'
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith('|')]
-    assert rows[0] == '| run | figure | before | now | change | allowed |' and len(rows) == 5
+    assert rows[0] == '| run | figure | before | now | change | allowed | grew most |' and len(rows) == 5
+    assert all('192.0 MiB more by model.py:' in row for row in rows[2:]), rows
+    assert 'by model.py:' in done.stdout.splitlines()[2], 'the first bullet names the line too'
     suite = ElementTree.parse('reports/memory.xml').getroot()
     assert (suite.get('tests'), suite.get('failures'), suite.get('errors')) == ('1', '1', '0')
     failure = suite.find('testcase/failure')
     assert failure is not None and 'by model.py:' in (failure.get('message') or '')
+
+
+def test_what_cannot_be_written_is_said_before_anything_runs() -> None:
+    record()
+    Path('a_folder').mkdir()
+    Path('a_file').touch()
+    Path('train.py').write_text('raise SystemExit("it ran")')
+    for path, why in (
+        ('a_folder', 'it is a folder'),
+        ('a_file/x.xml', 'a_file is not a folder'),
+        ('/proc/x.xml', '/proc: '),
+    ):
+        done = check('--junit', path)
+        assert (done.returncode, done.stdout) == (2, ''), done.stdout
+        assert done.stderr.startswith(f'composer-memprof: --junit={path} cannot be written: ') and why in done.stderr
+        assert done.stderr.count('\n') == 1
+    done = check('--update', '--budget', 'a_folder', '--', 'python', 'train.py')
+    assert done.returncode == 2 and 'it ran' not in done.stderr and done.stderr.count('\n') == 1
 
 
 def test_an_update_says_what_changed_and_keeps_limits_and_comments() -> None:

@@ -119,6 +119,25 @@ def test_schedules_count_samples_and_epochs_of_the_loop() -> None:
     assert (entry.epoch, entry.batch) == (1, 4)
 
 
+def test_an_epoch_ends_where_a_loop_without_a_model_and_phases_says_so() -> None:
+    callbacks = (
+        StepTimes(schedule={'active': '1ep', 'every': '1ep', 'repeat': 2}),
+        MemorySnapshot(schedule={'skip': '1ep', 'active': '1ba'}),
+    )
+    with profile(*callbacks, run_name='test-run') as run:
+        for _ in range(2):
+            for _ in range(3):
+                run.step()
+            run.epoch()
+    files = sorted(
+        (RUN / 'memprof' / entry.path for entry in entries(RUN, 'step_times')), key=lambda path: path.stat().st_mtime
+    )
+    recorded = [[(line['epoch'], line['batch']) for line in json_lines(path)] for path in files]
+    assert recorded == [[(0, 0), (0, 1), (0, 2)], [(1, 3), (1, 4), (1, 5)]]
+    (snapshot,) = entries(RUN, 'memory_snapshot')
+    assert (snapshot.epoch, snapshot.batch) == (1, 4), 'taken at the end of batch 3'
+
+
 def test_a_loop_that_fails_says_so_in_the_manifest_and_saves_the_open_window() -> None:
     made = make()
     with pytest.raises(ZeroDivisionError), profile(StepTimes(), run_name='test-run') as run:

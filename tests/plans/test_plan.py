@@ -15,7 +15,7 @@ from rich.console import Console
 from composer_memprof.plans.changes import changes_of
 from composer_memprof.plans.combining import combination
 from composer_memprof.plans.costs import Costs
-from composer_memprof.plans.planning import Plan, Row
+from composer_memprof.plans.result import Plan, Row
 from composer_memprof.plans.search import Largest, largest_microbatch
 from composer_memprof.plans.starting import parsed_variation
 from composer_memprof.plans.text import plan_text

@@ -89,3 +89,81 @@ print(forking.outcome_of('quickstart', Trial()).error)
 def test_a_trial_that_is_killed_is_said_to_be() -> None:
     done = run_on_a_server(KILLED, environment=simulated_gpu('t4'))
     assert done.stdout == 'the trial was killed (signal 9), most likely because host memory ran out\n', done.stderr
+
+
+INTERRUPTED_WHILE_OPTIONS_ARE_READ = """
+import os, signal, sys
+from typer.core import TyperCommand
+from composer_memprof.__main__ import main
+read = TyperCommand.parse_args
+TyperCommand.parse_args = lambda *given: os.kill(os.getpid(), signal.SIGINT) or read(*given)
+sys.argv[:] = ['composer-memprof', *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize('command', ['plan quickstart', 'check', 'simulate -- python x.py', 'ls'])
+def test_ctrl_c_while_options_are_read_ends_a_command_in_one_line(command: str) -> None:
+    code = [sys.executable, '-c', INTERRUPTED_WHILE_OPTIONS_ARE_READ, *command.split()]
+    done = subprocess.run(code, env=child_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, '', 'composer-memprof: interrupted\n')
+
+
+INTERRUPTED_IN_A_COMMAND = """
+import os, signal, sys
+from composer_memprof.__main__ import main
+from composer_memprof import guide
+guide.pages = lambda: os.kill(os.getpid(), signal.SIGINT)
+sys.argv[:] = ['composer-memprof', 'guide', 'index']
+main()
+"""
+
+
+def test_ctrl_c_in_a_command_that_cleans_up_ends_it_in_one_line_too() -> None:
+    code = [sys.executable, '-c', INTERRUPTED_IN_A_COMMAND]
+    done = subprocess.run(code, env=child_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, '', 'composer-memprof: interrupted\n')
+
+
+HANDLER_AFTER_IMPORTS = """
+import signal
+from composer_memprof.interrupts import end_at_once, handler_kept
+signal.signal(signal.SIGINT, end_at_once)
+with handler_kept():
+    import composer.core.engine
+print(signal.getsignal(signal.SIGINT) is end_at_once, signal.getsignal(signal.SIGTERM).__module__)
+"""
+
+
+def test_composer_does_not_replace_the_handler_with_its_silent_one() -> None:
+    done = subprocess.run(
+        [sys.executable, '-c', HANDLER_AFTER_IMPORTS],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == 'True composer.core.engine\n', done.stderr
+
+
+INTERRUPTED_WHERE_EXCEPTIONS_ARE_SWALLOWED = """
+import contextlib, os, signal
+from composer_memprof.interrupts import end_at_once
+from composer_memprof.plans import __main__, planning
+
+def load(*given):
+    with contextlib.suppress(BaseException):
+        os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit('it went on')
+
+planning.load = load
+signal.signal(signal.SIGINT, end_at_once)
+asked = dict(config='quickstart', overrides=[], ranks=1, ranks_per_node=None, allocator='', vary=[], changes=False)
+__main__.main({**asked, 'advised': None, 'as_json': True, 'device': {'gpu': 't4', 'total': 1 << 34, 'outside': {}}})
+"""
+
+
+def test_ctrl_c_between_the_trials_of_a_plan_cannot_be_swallowed() -> None:
+    done = run_on_a_server(INTERRUPTED_WHERE_EXCEPTIONS_ARE_SWALLOWED, environment=simulated_gpu('t4'))
+    assert (done.returncode, done.stdout, done.stderr) == (130, '', 'composer-memprof: interrupted\n')

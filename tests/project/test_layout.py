@@ -46,7 +46,16 @@ ROOMS = {
     },
     'loop': {'callbacks', 'messages', 'recorders', 'vocabulary'},
     'config': {'artifacts', 'callbacks', 'examples', 'messages', 'redaction', 'schedule', 'vocabulary'},
-    'simulation': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
+    'simulation': {
+        'analysis',
+        'artifacts',
+        'messages',
+        'recorders',
+        'report',
+        'schemas',
+        'simulated_gpu',
+        'vocabulary',
+    },
     'plans': {
         *('analysis', 'artifacts', 'config', 'interrupts', 'messages', 'recorders', 'redaction'),
         *('schemas', 'signals', 'simulated_gpu', 'simulation', 'terminal', 'vocabulary'),
@@ -54,6 +63,20 @@ ROOMS = {
     'budget': {
         *('analysis', 'artifacts', 'examples', 'messages', 'plans', 'redaction', 'report', 'schemas', 'simulated_gpu'),
         *('simulation', 'vocabulary'),
+    },
+    'interface': {
+        *(
+            'analysis',
+            'artifacts',
+            'messages',
+            'plans',
+            'redaction',
+            'report',
+            'schemas',
+            'simulated_gpu',
+            'simulation',
+        ),
+        *('terminal', 'vocabulary'),
     },
     'testing': {'analysis', 'artifacts', 'messages', 'recorders', 'report', 'simulated_gpu', 'vocabulary'},
     'runner': {'analysis', 'artifacts', 'callbacks', 'config', 'messages', 'report', 'vocabulary'},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import inspect
 import json
 import shutil
 import subprocess
@@ -51,8 +52,29 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: The parameters of each function: a ``*`` before those that are given by name, ``…`` where more may be given.
+SIGNATURES = {
+    'load_snapshot': 'path limit_memory',
+    'memprofilable': 'target',
+    'plan': 'config overrides * gpu memory compute_capability ranks ranks_per_node vary changes',
+    'profile': '*callbacks run_name **settings',
+    'simulate': 'what * arguments gpu memory compute_capability ranks rank ranks_per_node steps evaluation devices kept values '
+    'time_limit find_need versus folder largest',
+}
+
+
+@pytest.mark.parametrize('name', SIGNATURES)
+def test_what_others_call_keeps_its_parameters_and_their_order(name: str) -> None:
+    found: list[str] = []
+    for parameter in inspect.signature(getattr(composer_memprof, name)).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(each.startswith('*') for each in found):
+            found.append('*')
+        found.append(str(parameter.replace(annotation=parameter.empty, default=parameter.empty)))
+    assert ' '.join(found) == SIGNATURES[name]
+
+
 def test_dir_shows_the_callbacks_and_the_functions() -> None:
-    names = {callback.__name__ for callback in CALLBACKS.values()} | {'load_snapshot', 'memprofilable', 'profile'}
+    names = {callback.__name__ for callback in CALLBACKS.values()} | SIGNATURES.keys() | {'MemprofError'}
     assert names <= set(dir(composer_memprof))
     assert names == set(composer_memprof.__all__)
     assert '__version__' in dir(composer_memprof)
@@ -85,7 +107,7 @@ from composer_memprof.config import ConfigError, build_trainer, load
 print(json.dumps({name: callback.__name__ for name, callback in CALLBACKS.items()}))
 made = []
 for name in composer_memprof.__all__:
-    if name[0].isupper():
+    if name[0].isupper() and not name.endswith('Error'):
         try:
             getattr(composer_memprof, name)()
             made.append(name)

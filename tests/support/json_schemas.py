@@ -80,7 +80,7 @@ def all_schemas() -> dict[str, Schema]:
     from composer_memprof.analysis.run_report.advice.kinds import Advice
     from composer_memprof.analysis.run_report.failures import Failure
     from composer_memprof.analysis.run_report.trials import Trials
-    from composer_memprof.plans.planning import Plan, Row
+    from composer_memprof.plans.result import Plan, Row
     from composer_memprof.plans.trial import Outcome
     from composer_memprof.simulation.result import SimulationResult
     from composer_memprof.simulation.search import Search

@@ -16,6 +16,7 @@ from typing import IO, Any
 from composer_memprof.analysis.snapshot.limits import process_memory_limit
 from composer_memprof.artifacts.naming.compression import CodecMissingError, codec_by_content
 from composer_memprof.artifacts.reading.regular_files import open_regular
+from composer_memprof.messages import MemprofError
 
 #: gzip makes real snapshots 6 to 19 times smaller: events differ in their addresses and times.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 64 << 20
@@ -23,7 +24,7 @@ _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 64 << 20
 _OBJECTS_PER_BYTE, _MEMORY_ALWAYS_ALLOWED = 16, 512 << 20
 
 
-class SnapshotError(ValueError):
+class SnapshotError(MemprofError, ValueError):
     """The file is not a snapshot, or not a complete one. The message is one line."""
 
 

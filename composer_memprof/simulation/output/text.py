@@ -15,7 +15,7 @@ from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.guesses import guesses
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
-from composer_memprof.simulation.result import Need, SimulationResult
+from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.search import Search
 from composer_memprof.simulation.step_time import time_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, margin
@@ -136,9 +136,9 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         )
     if process.out_of_memory:
         yield printable(process.out_of_memory.split('. ')[1]) + _when(process.ran_out)
-        yield _need(result.need, result.available)
+        yield _need(result)
     elif process.shortages:
-        yield f'Memory ran out {_times(process.shortages)}; the command caught the error'
+        yield f'Memory ran out {_times(process.shortages)}; {printable(result.subject)} caught the error'
     elif result.failed:
         yield (
             'Values that follow from weights are guessed; a script that checks them may fail for that'
@@ -163,11 +163,10 @@ def _steps(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         yield 'An evaluation or a checkpoint may come later; --eval runs until one of each was made'
 
 
-def _need(need: Optional[Need], available: int) -> str:
+def _need(result: SimulationResult) -> str:
+    need, available = result.need, result.available
     if need is None:
-        return (
-            'To see how much it needs, add --find-need: the command then runs a second time, on a GPU with more memory'
-        )
+        return f'To see how much it needs, add --find-need: {printable(result.subject)} then runs a second time, on a GPU with more memory'
     line = f'It needs {human_bytes(need.allocated)} allocated, {human_bytes(need.reserved)} reserved'
     if need.reserved > available:
         line += f'; {human_bytes(need.reserved - available)} more than this GPU has for it'
