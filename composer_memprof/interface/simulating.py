@@ -53,7 +53,7 @@ def simulate(
     evaluation: bool = False,
     devices: Optional[int] = None,
     kept: Kept = 1.0,
-    values: bool = False,
+    values: bool = True,
     time_limit: float = 0,
     find_need: bool = False,
     versus: Optional[File] = None,
@@ -85,9 +85,9 @@ def simulate(
         steps (int): end it after this many optimizer steps; 0: let it end by itself. Default: ``3``.
         evaluation (bool): go on until one evaluation and one checkpoint were made. Default: ``False``.
         devices (int, optional): GPUs of the machine. Default: one for each rank of a node.
-        kept (float | str | Sequence): the part of its elements that a mask keeps; with ``values`` also of single lines,
-            ``'train.py:41=0.125'``. Default: ``1.0``.
-        values (bool): compute small values that it reads back; without it they are zeros. Default: ``False``.
+        kept (float | str | Sequence): the part of its elements that a mask keeps where its values are not known; also of
+            single lines, ``'train.py:41=0.125'``. Default: ``1.0``.
+        values (bool): compute small values that it reads back; otherwise they are zeros. Default: ``True``.
         time_limit (float): seconds until it is ended; 0: no limit. Default: ``0``.
         find_need (bool): if memory runs out, run it a second time, on more memory, to see how much it needs.
             Default: ``False``.
