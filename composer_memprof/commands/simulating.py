@@ -55,6 +55,9 @@ def simulate(
     versus: Optional[Path] = typer.Option(
         None, help='compare with a memory snapshot of the command on a real GPU', metavar='SNAPSHOT.pickle'
     ),
+    trace: Optional[Path] = typer.Option(
+        None, help='write what each stream does in one step, for Perfetto, TensorBoard or HTA, such as step.json'
+    ),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
     largest: Optional[int] = typer.Option(
         None, min=1, help='search the largest number up to this one that fits in the place of {} in COMMAND'
@@ -83,6 +86,7 @@ def simulate(
     from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
     from composer_memprof.simulation.run import simulate as run
     from composer_memprof.simulation.text import next_command, simulation_text, versus_text
+    from composer_memprof.simulation.trace.files import check_trace_file
     from composer_memprof.simulation.versus import compare, read_recording
 
     device = device_named(gpu, memory, compute_capability)
@@ -101,7 +105,12 @@ def simulate(
             keeps_recording=versus is not None,
             values=values,
             kept_at=kept_at,
+            trace=trace,
         )
+        if trace is not None:
+            check_trace_file(trace)
+            if not steps:
+                raise ValueError('--trace records a step after the last one of --steps, so that it takes no --steps 0')
         words, what = as_one_rank(command, what)
         recording = None if versus is None else read_recording(versus)
     except ValueError as error:
@@ -115,8 +124,8 @@ def simulate(
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         say(f'--folder={str(folder)!r} must be a new or an empty folder')
         raise typer.Exit(2)
-    if largest is not None and (folder is not None or versus is not None):
-        say('--largest records nothing, so that it takes no --folder and no --versus')
+    if largest is not None and (folder is not None or versus is not None or trace is not None):
+        say('--largest records nothing, so that it takes no --folder, no --versus and no --trace')
         raise typer.Exit(2)
     try:
         if largest is not None:
@@ -146,6 +155,9 @@ def simulate(
             say('--versus: the simulated run left no recording to compare')
         if next_command(result):
             typer.echo(f'Next, try: {next_command(result)}')
+    if trace is not None:
+        is_there = any(process.trace for process in result.processes)
+        say(f'the trace of a step: {trace}' if is_there else '--trace: no step was timed, so that there is no trace')
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.code)

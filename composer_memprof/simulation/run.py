@@ -25,8 +25,9 @@ from composer_memprof.simulated_gpu.launchers.unwrapping import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
 from composer_memprof.simulated_gpu.values.reads import parsed
-from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
+from composer_memprof.simulation.peaks import UNFINISHED, Asked, ProcessPeaks, read_peaks
 from composer_memprof.simulation.result import SimulationResult
+from composer_memprof.simulation.trace.files import put_trace
 from composer_memprof.simulation.verdict import torch_version
 
 #: After the time limit, seconds until the command is killed. Its figures are written by then, and most snapshots.
@@ -54,6 +55,7 @@ class Simulation:
         kept: which part of its elements a mask is taken to keep.
         values: compute small values that the script reads back.
         kept_at: with ``values``, the part that the masks of single lines keep, by ``file:line``.
+        trace: where to write the trace of the step that is timed.
     """
 
     device: Device
@@ -69,6 +71,7 @@ class Simulation:
     keeps_recording: bool = False
     values: bool = False
     kept_at: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    trace: Optional[Path] = None
 
     @property
     def outside(self) -> Outside:
@@ -112,7 +115,13 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         deadline = time.time() + what.time_limit if what.time_limit else 0
         absolute = None if folder is None else folder.absolute()
         environment |= Asked(
-            temporary, absolute, what.steps, what.with_evaluation, deadline, what.keeps_recording
+            temporary,
+            absolute,
+            what.steps,
+            what.with_evaluation,
+            deadline,
+            what.keeps_recording,
+            what.trace is not None,
         ).as_environment()
         try:
             code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
@@ -120,6 +129,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
             if folder is not None:
                 _clean(folder)
         processes, lost = read_peaks(temporary)
+        processes = [_with_trace(each, what.trace if each is processes[0] else None) for each in processes]
         lines = list(dict.fromkeys(notes.read_text().splitlines())) if notes.exists() else []
     return SimulationResult(
         **what.machine(),
@@ -135,6 +145,14 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         follows_values=what.values,
         reads=parsed(lines),
     )
+
+
+def _with_trace(peaks: ProcessPeaks, path: Optional[Path]) -> ProcessPeaks:
+    """With the trace of the process where the user wants it, or without any."""
+    if peaks.trace is None or path is None:
+        return dataclasses.replace(peaks, trace=None)
+    put_trace(Path(peaks.trace), path)
+    return dataclasses.replace(peaks, trace=str(path))
 
 
 def _clean(folder: Path) -> None:

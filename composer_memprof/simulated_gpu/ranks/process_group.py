@@ -206,7 +206,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
             self._spans_nodes = traffic.between_nodes(distributed.get_process_group_ranks(self))
         if self._others:
             traffic.count(name, tensors, times, between_nodes=self._spans_nodes)
-            self._end = timing.end_of_collective(self._number, self._ranks, tensors, times, self._spans_nodes)
+            self._end = timing.end_of_collective(name, self._number, self._ranks, tensors, times, self._spans_nodes)
 
     def _done(self, tensors: Sequence[torch.Tensor], source: int = -1) -> Work:
         """The collective that was counted last. Its tensors are there at once; a stream may wait for its time."""
