@@ -52,6 +52,9 @@ def simulate(
     versus: Optional[Path] = typer.Option(
         None, help='compare with a memory snapshot of the command on a real GPU', metavar='SNAPSHOT.pickle'
     ),
+    trace: Optional[Path] = typer.Option(
+        None, help='write what each stream does in one step, for Perfetto, TensorBoard or HTA, such as step.json'
+    ),
     folder: Optional[Path] = typer.Option(None, help='for the recording. Default: simulated/…, a new one each time'),
     largest: Optional[int] = typer.Option(
         None, min=1, help='search the largest number up to this one that fits in the place of {} in COMMAND'
@@ -96,6 +99,7 @@ def simulate(
             keeps_recording=versus is not None,
             values=values,
             kept_at=kept_at,
+            trace=trace,
         )
         asked = request(command, what, folder=folder, versus=versus, largest=largest)
     except ValueError as error:
@@ -121,6 +125,9 @@ def simulate(
             typer.echo(next_line(result))
         if versus is not None and compared is None:
             say('--versus: the simulated run left no recording to compare')
+    if trace is not None:
+        is_there = any(process.trace for process in result.processes)
+        say(f'the trace of a step: {trace}' if is_there else '--trace: no step was timed, so that there is no trace')
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.code)

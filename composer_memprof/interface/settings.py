@@ -33,6 +33,7 @@ class Settings(TypedDict, total=False):
     find_need: bool
     versus: Optional[File]
     folder: Optional[File]
+    trace: Optional[File]
 
 
 def check_settings(counts: Mapping[str, Any], from_zero: Mapping[str, Any], switches: Mapping[str, Any]) -> None:

@@ -58,6 +58,7 @@ def simulate(
     find_need: bool = False,
     versus: Optional[File] = None,
     folder: Optional[File] = None,
+    trace: Optional[File] = None,
     largest: Optional[int] = None,
 ) -> Union[Simulated, Searched]:
     """Run a function or a command on a GPU that is not there, and say whether it fits. Needs no GPU.
@@ -93,6 +94,7 @@ def simulate(
             Default: ``False``.
         versus (str | PathLike, optional): a memory snapshot of the same on a real GPU, to compare with.
         folder (str | PathLike, optional): for the recording. Default: ``simulated/…``, a new one each time.
+        trace (str | PathLike, optional): a file for the trace of a step, for Perfetto, TensorBoard and HTA.
         largest (int, optional): search the largest number up to this one that fits in the place of ``{}`` in the command,
             or as the first argument of the function.
 
@@ -131,6 +133,7 @@ def simulate(
             values=values,
             kept_at=kept_at,
             name=name,
+            trace=_path(trace),
         )
         asked = request(command, how, folder=_path(folder), versus=_path(versus), largest=largest)
         if largest is not None:

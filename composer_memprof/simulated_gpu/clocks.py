@@ -6,6 +6,7 @@ They run between :func:`start` and :func:`stop`, and know how long a kernel take
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import enum
 import functools
 from typing import Any, Optional
@@ -58,14 +59,18 @@ def launches() -> int:
     return int(_runtime().simulated_gpu_launches())
 
 
-def took(seconds: float, kind: Kind) -> None:
-    """What was launched since the last call takes so long together; without a launch nothing does."""
-    _runtime().simulated_gpu_took(seconds, kind)
+def took(seconds: float, kind: Kind, name: int = 0) -> None:
+    """What was launched since the last call takes so long together; without a launch nothing does.
+
+    Args:
+        name: for a trace, a number that the caller knows.
+    """
+    _runtime().simulated_gpu_took(seconds, kind, name)
 
 
-def collective(group: int, stream: int, seconds: float) -> float:
+def collective(group: int, stream: int, seconds: float, name: int = 0) -> float:
     """Put a collective on the stream of a group, after what was launched on a stream. Returns when it ends."""
-    return float(_runtime().simulated_gpu_collective(group, stream, seconds))
+    return float(_runtime().simulated_gpu_collective(group, stream, seconds, name))
 
 
 def wait(stream: int, end: float) -> None:
@@ -83,9 +88,86 @@ def spent(stream: int) -> dict[Kind, float]:
     return {kind: float(_runtime().simulated_gpu_spent(stream, kind)) for kind in Kind}
 
 
+def host_and_stream(stream: int) -> tuple[float, float]:
+    """What the clock of the host and of a stream show, in seconds since they were started."""
+    return float(_runtime().simulated_gpu_host()), float(_runtime().simulated_gpu_now(stream))
+
+
 def counts() -> tuple[int, int]:
     """How many kernels were launched, and how many of them by no operator that is known."""
     return int(_runtime().simulated_gpu_count(0)), int(_runtime().simulated_gpu_count(1))
+
+
+class _Event(ctypes.Structure):
+    """As in ``trace.c``."""
+
+    _fields_ = (
+        ('stream', ctypes.c_longlong),
+        *((name, ctypes.c_double) for name in ('start', 'seconds', 'host_start', 'host_seconds')),
+        *((name, ctypes.c_int) for name in ('kind', 'name', 'launches', 'waits_for_its_operator')),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceEvent:
+    """Something that a stream or the host did. Times are in seconds since the clocks were started.
+
+    Attributes:
+        stream: its address, the device's number for a default stream, below 0 for a group of ranks.
+        start: on the stream.
+        seconds: on the stream.
+        host_start: of its launch.
+        host_seconds: of its launch.
+        kind: what the time is spent on.
+        name: as :func:`took` and :func:`collective` were told; below 0 one of :data:`NAMES`.
+        launches: kernels; 0 if the host waits for the device.
+    """
+
+    stream: int
+    start: float
+    seconds: float
+    host_start: float
+    host_seconds: float
+    kind: Kind
+    name: int
+    launches: int
+
+
+#: The names of what Python does not see.
+NAMES = {
+    -1: 'kernel outside of operators',
+    -2: 'Memcpy HtoD',
+    -3: 'Memcpy DtoH',
+    -4: 'Memcpy DtoD',
+    -5: 'Memset',
+    -6: 'the host waits for the device',
+}
+
+
+def keep_trace(keep: bool) -> None:
+    """Keep events from now on, or forget them."""
+    _runtime().simulated_gpu_keep_trace(keep)
+
+
+def trace() -> list[TraceEvent]:
+    """The events since :func:`keep_trace`."""
+    count = _runtime().simulated_gpu_trace_count()
+    if not count:
+        return []
+    beginning = float(_runtime().simulated_gpu_beginning())
+    return [
+        TraceEvent(
+            each.stream,
+            each.start - beginning,
+            each.seconds,
+            each.host_start - beginning,
+            each.host_seconds,
+            Kind(each.kind),
+            each.name,
+            each.launches,
+        )
+        for each in (_Event * count).from_address(_runtime().simulated_gpu_trace_events())
+    ]
 
 
 @functools.cache
@@ -96,8 +178,14 @@ def _runtime() -> Any:
         ('time', [number, real, real, real, real], None),
         ('launches', [], number),
         ('lift_limit', [], None),
-        ('took', [real, number], None),
-        ('collective', [number, address, real], real),
+        ('took', [real, number, number], None),
+        ('collective', [number, address, real, number], real),
+        ('host', [], real),
+        ('now', [address], real),
+        ('beginning', [], real),
+        ('keep_trace', [number], None),
+        ('trace_count', [], number),
+        ('trace_events', [], address),
         ('wait', [address, real], None),
         ('elapsed', [], real),
         ('spent', [address, number], real),

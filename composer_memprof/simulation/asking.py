@@ -12,6 +12,7 @@ from composer_memprof.simulation.need import simulate_and_find_need
 from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.run import FOLDER, Simulation, as_one_rank, new_folder, simulate
 from composer_memprof.simulation.search import Search, largest_that_fits
+from composer_memprof.simulation.trace.files import check_trace_file
 from composer_memprof.simulation.versus import Recording, Versus, compare, read_recording
 
 
@@ -103,8 +104,12 @@ def request(
         raise ValueError(f'--rank={what.rank} must be below the number of ranks, {what.ranks or 1}')
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f'--folder={str(folder)!r} must be a new or an empty folder')
-    if largest is not None and (folder is not None or versus is not None):
-        raise ValueError('--largest records nothing, so that it takes no --folder and no --versus')
+    if largest is not None and (folder is not None or versus is not None or what.trace is not None):
+        raise ValueError('--largest records nothing, so that it takes no --folder, no --versus and no --trace')
+    if what.trace is not None:
+        check_trace_file(what.trace)
+        if not what.steps:
+            raise ValueError('--trace records a step after the last one of --steps, so that it takes no --steps 0')
     why_not = '' if largest is not None else why_no_folder(folder or FOLDER)
     if why_not:
         named = f'--folder={str(folder)!r}' if folder is not None else f'the folder {str(FOLDER)!r}, for the recording,'

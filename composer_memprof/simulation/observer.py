@@ -23,6 +23,7 @@ from composer_memprof.recorders.torch_private.compilation import has_compiled_ca
 from composer_memprof.simulation.peaks import DevicePeak
 from composer_memprof.simulation.step_clock import StepClock, new_clock
 from composer_memprof.simulation.step_time import StepTime
+from composer_memprof.simulation.trace.recorder import StepTrace
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
@@ -46,6 +47,8 @@ class StepObserver:
         self._clock: Optional[StepClock] = None
         #: Of the step that was timed; None if none was, or it could not be followed.
         self.time: Optional[StepTime] = None
+        #: Of the same step, if it was recorded.
+        self.trace: Optional[StepTrace] = None
         #: Whether nobody else records: there is only one history.
         self.is_alone = True
 
@@ -62,9 +65,13 @@ class StepObserver:
 
     def begin_step(self) -> None:
         """The step that is timed begins."""
-        self._clock = new_clock()
+        self._clock = self._new_clock()
         if self._clock is not None:
             self._clock.start()
+
+    def _new_clock(self) -> Optional[StepClock]:
+        """Of the step that begins."""
+        return new_clock()
 
     @property
     def is_timing(self) -> bool:
@@ -76,6 +83,7 @@ class StepObserver:
         clock, self._clock = self._clock, None
         if clock is not None:
             self.time = clock.stop()
+            self.trace = clock.trace
 
     def _optimizer_begins(self) -> None:
         self._annotations.mark(OPTIMIZER, self.steps)

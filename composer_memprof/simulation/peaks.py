@@ -15,6 +15,8 @@ _ASKED_VARIABLE = 'COMPOSER_MEMPROF_SIMULATION'
 _PEAKS, _BEGUN = '.json', '.begun'
 #: The end of a file's name until it is whole.
 UNFINISHED = '.unfinished'
+#: The end of the name of a process's trace.
+TRACE = '.trace'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Asked:
         with_evaluation: also wait for an evaluation and a checkpoint.
         deadline: when the process is ended, in seconds since 1970; 0 for never.
         keeps_recording: whether the script's own recording gives way to that of the simulation.
+        traces: whether the step that is timed is also recorded, for a trace.
     """
 
     peaks: Path
@@ -36,6 +39,7 @@ class Asked:
     with_evaluation: bool
     deadline: float
     keeps_recording: bool
+    traces: bool = False
 
     def as_environment(self) -> dict[str, str]:
         """The variable that tells it to a process."""
@@ -100,6 +104,7 @@ class ProcessPeaks:
         evaluated: whether the model was evaluated after the first step, where that was asked.
         saved: whether a checkpoint was saved after the first step, where that was asked.
         time: of a step on the device; None if it is not known.
+        trace: the file with the trace of that step, if it was asked for.
     """
 
     devices: list[DevicePeak]
@@ -118,6 +123,7 @@ class ProcessPeaks:
     evaluated: bool
     saved: bool
     time: Optional[StepTime] = None
+    trace: Optional[str] = None
 
     def write(self, folder: Path) -> None:
         """Write it as this process's file in ``folder``."""

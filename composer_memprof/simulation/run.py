@@ -26,8 +26,9 @@ from composer_memprof.simulated_gpu.launchers.unwrapping import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, NOTES_VARIABLE, assumed_in, notes_in
 from composer_memprof.simulated_gpu.values.reads import parsed
-from composer_memprof.simulation.peaks import UNFINISHED, Asked, read_peaks
+from composer_memprof.simulation.peaks import UNFINISHED, Asked, ProcessPeaks, read_peaks
 from composer_memprof.simulation.result import COMMAND, SimulationResult
+from composer_memprof.simulation.trace.files import put_trace
 from composer_memprof.simulation.verdict import torch_version
 
 #: After the time limit, seconds until the command is killed. Its figures are written by then, and most snapshots.
@@ -57,6 +58,7 @@ class Simulation:
         values: compute small values that the script reads back.
         kept_at: with ``values``, the part that the masks of single lines keep, by ``file:line``.
         name: of the function that the command calls; ``''`` if it is a command of the user's.
+        trace: where to write the trace of the step that is timed.
     """
 
     device: Device
@@ -73,6 +75,7 @@ class Simulation:
     values: bool = True
     kept_at: Mapping[str, float] = dataclasses.field(default_factory=dict)
     name: str = ''
+    trace: Optional[Path] = None
 
     @property
     def subject(self) -> str:
@@ -121,7 +124,13 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         deadline = time.time() + what.time_limit if what.time_limit else 0
         absolute = None if folder is None else folder.absolute()
         environment |= Asked(
-            temporary, absolute, what.steps, what.with_evaluation, deadline, what.keeps_recording
+            temporary,
+            absolute,
+            what.steps,
+            what.with_evaluation,
+            deadline,
+            what.keeps_recording,
+            what.trace is not None,
         ).as_environment()
         try:
             code, timed_out, passed_on = _run(command, environment, what.time_limit, streams)
@@ -129,6 +138,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
             if folder is not None:
                 _clean(folder)
         processes, lost = read_peaks(temporary)
+        processes = [_with_trace(each, what.trace if each is processes[0] else None) for each in processes]
         lines = notes_in(notes)
     return SimulationResult(
         **what.machine(),
@@ -145,6 +155,14 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         reads=parsed(lines),
         subject=what.subject,
     )
+
+
+def _with_trace(peaks: ProcessPeaks, path: Optional[Path]) -> ProcessPeaks:
+    """With the trace of the process where the user wants it, or without any."""
+    if peaks.trace is None or path is None:
+        return dataclasses.replace(peaks, trace=None)
+    put_trace(Path(peaks.trace), path)
+    return dataclasses.replace(peaks, trace=str(path))
 
 
 def _clean(folder: Path) -> None:

@@ -20,6 +20,7 @@ from composer_memprof.simulated_gpu.ranks import simulated_ranks
 from composer_memprof.simulated_gpu.rates import Rates, UnknownRateError, rates_of
 from composer_memprof.simulated_gpu.this_process import figures, simulated_device
 from composer_memprof.simulation.step_time import StepTime
+from composer_memprof.simulation.trace.recorder import StepTrace, TraceRecorder
 
 _OUTSIDE = "kernels launched outside of torch's operators"
 _NAMES = {
@@ -39,15 +40,17 @@ class StepClock:
 
     Attributes:
         optimizes: whether the optimizer steps.
+        trace: of the step, once it has ended and if it was recorded.
 
     Args:
         rates: how fast the device is. Default: those of the simulated one.
+        recorder: of a trace.
 
     Raises:
         UnknownRateError: if nothing is known of the device's speed.
     """
 
-    def __init__(self, rates: Optional[Rates] = None) -> None:
+    def __init__(self, rates: Optional[Rates] = None, recorder: Optional[TraceRecorder] = None) -> None:
         here = figures()
         self._rates = rates or rates_of(simulated_device() or '')
         self._durations = Durations(self._rates, int(here['multiprocessors']), int(here['major']))
@@ -56,11 +59,28 @@ class StepClock:
         self._recomputing = 0
         self._samples = self._tokens = 0
         self._failure: Optional[Exception] = None
-        self.optimizes = False
+        self._optimizes = False
+        self._recorder = recorder
+        self.trace: Optional[StepTrace] = None
+
+    @property
+    def optimizes(self) -> bool:
+        return self._optimizes
+
+    @optimizes.setter
+    def optimizes(self, now: bool) -> None:
+        if self._recorder is not None and now != self._optimizes:
+            if now:
+                self._recorder.began('optimizer')
+            else:
+                self._recorder.ended()
+        self._optimizes = now
 
     def start(self) -> None:
         """The step begins."""
         clocks.start(self._rates)
+        if self._recorder is not None:
+            self._recorder.start()
         dispatch.listen(self)
 
     def see_batch(self, batch: Any) -> None:
@@ -74,6 +94,8 @@ class StepClock:
         dispatch.stop_listening(self)
         stream = torch.cuda.current_stream().cuda_stream
         seconds, (launches, unknown), spent = clocks.elapsed(), clocks.counts(), clocks.spent(stream)
+        if self._recorder is not None:
+            self.trace = self._recorder.stop(seconds)
         clocks.stop()
         if self._failure is not None:
             log_error('the time of a step is not known', self._failure)
@@ -116,7 +138,7 @@ class StepClock:
             self._count_flops(operation, arguments, keywords, result)
         elif self.optimizes and kind is Kind.OTHER_KERNELS:
             kind = Kind.OPTIMIZER
-        clocks.took(seconds, kind)
+        clocks.took(seconds, kind, 0 if self._recorder is None else self._recorder.number_of(operation))
 
     def _count_flops(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         found = None if self._recomputing else count(operation, arguments, keywords, result)
@@ -127,10 +149,14 @@ class StepClock:
 
     def entered(self, module: torch.nn.Module) -> None:
         """A module that runs in backward is one whose activations were not kept."""
+        if self._recorder is not None:
+            self._recorder.entered(module)
         if self._recomputing or dispatch.in_backward():
             self._recomputing += 1
 
     def left(self, module: torch.nn.Module) -> None:
+        if self._recorder is not None:
+            self._recorder.ended()
         self._recomputing = max(0, self._recomputing - 1)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
@@ -140,13 +166,13 @@ class StepClock:
         self._failure = error
 
 
-def new_clock() -> Optional[StepClock]:
+def new_clock(recorder: Optional[TraceRecorder] = None) -> Optional[StepClock]:
     """None where no step can be timed: nothing is known of the device, or compiled code runs, whose kernels are not
     known.
     """
     if compilations():
         return None
     try:
-        return StepClock()
+        return StepClock(recorder=recorder)
     except UnknownRateError:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 #: How shares are called, in the order in which they are shown.
-_LABELS = {
+LABELS = {
     'matrix_products': 'matrix products',
     'attention': 'attention',
     'other_operators': 'other operators',
@@ -98,7 +98,7 @@ def time_in_words(time: StepTime, gpu: str) -> Iterator[str]:
     if time.mfu:
         rates.append(f'{time.mfu:.0%} MFU')
     yield ', '.join([f'a step takes {seconds_in_words(time.step_seconds)}', *rates, _error_bar(gpu)])
-    shares = [f'{share:.0%} {_LABELS[name]}' for name, share in time.shares.items() if share >= _SMALLEST_SHARE]
+    shares = [f'{share:.0%} {LABELS[name]}' for name, share in time.shares.items() if share >= _SMALLEST_SHARE]
     yield f'its time: {", ".join(shares)}'
     if time.unknown:
         names = ', '.join(f'{name} ({count / max(1, time.launches):.1%})' for name, count in time.unknown.items())

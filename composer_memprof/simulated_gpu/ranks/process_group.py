@@ -17,6 +17,7 @@ NCCL's own use of torch's allocator is repeated: the flat copy of a list of tens
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Optional
@@ -31,6 +32,12 @@ from composer_memprof.simulated_gpu.ranks import timing, traffic
 #: Bytes of a tensor on a GPU up to which its values are computed, on the host.
 _SMALL = 4096
 _numbers = itertools.count()
+#: Before torch 2.7 a collective that C++ asked for, as those of DTensor, keeps the work without its Python object. To wait
+#: for it is then to wait for ever.
+_WORK_IS_DROPPED = tuple(map(int, torch.__version__.split('.')[:2])) < (2, 7)
+#: The most works without an owner in Python that may be waited for.
+_MOST_WORKS = 4096
+_ownerless: deque[Work] = deque(maxlen=_MOST_WORKS)
 
 
 class SimulatedProcessGroup(distributed.ProcessGroup):
@@ -206,12 +213,12 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
             self._spans_nodes = traffic.between_nodes(distributed.get_process_group_ranks(self))
         if self._others:
             traffic.count(name, tensors, times, between_nodes=self._spans_nodes)
-            self._end = timing.end_of_collective(self._number, self._ranks, tensors, times, self._spans_nodes)
+            self._end = timing.end_of_collective(name, self._number, self._ranks, tensors, times, self._spans_nodes)
 
     def _done(self, tensors: Sequence[torch.Tensor], source: int = -1) -> Work:
         """The collective that was counted last. Its tensors are there at once; a stream may wait for its time."""
         end, self._end = self._end, None
-        return _Done(tensors, source, end)
+        return (_DoneBeforeTorch27 if _WORK_IS_DROPPED else _Done)(tensors, source, end)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         operation = ReduceOp.SUM if opts is None else opts.reduceOp
@@ -265,6 +272,14 @@ class _Done(Work):
         with timing.waited_for(self._end):  # whoever waits for the future waits for what its stream has done now
             future.set_result(self._tensors)
         return future
+
+
+class _DoneBeforeTorch27(_Done):
+    """Lives on, without its tensors, when its last owner in Python is gone: one in C++ may still wait for it."""
+
+    def __del__(self) -> None:
+        self._tensors = []
+        _ownerless.append(self)
 
 
 def _reduction(operation: Any, ranks: int) -> Optional[Callable[[torch.Tensor], torch.Tensor]]:

@@ -16,13 +16,19 @@ import torch
 from composer_memprof.simulated_gpu import clocks
 from composer_memprof.simulated_gpu.durations.collectives import collective_seconds
 
+#: Their numbers are their names in a trace.
+COLLECTIVES = (
+    *('all_reduce', 'reduce', 'broadcast', 'all_gather', 'gather', 'scatter', 'reduce_scatter', 'all_to_all', 'send'),
+)
+
 
 def end_of_collective(
-    group: int, ranks: int, tensors: Sequence[torch.Tensor], times: float, between_nodes: bool
+    name: str, group: int, ranks: int, tensors: Sequence[torch.Tensor], times: float, between_nodes: bool
 ) -> Optional[float]:
     """Put a collective on the stream of its group. Returns its end; None if no clock runs or it is not on a device.
 
     Args:
+        name: of the collective.
         group: its number.
         tensors: this rank's own.
         times: how often a rank sends the bytes of these.
@@ -31,7 +37,8 @@ def end_of_collective(
     if rates is None or not any(tensor.is_cuda for tensor in tensors):
         return None
     sent = times * sum(tensor.nbytes for tensor in tensors)
-    return clocks.collective(group, _stream(), collective_seconds(rates, sent, ranks, between_nodes))
+    seconds = collective_seconds(rates, sent, ranks, between_nodes)
+    return clocks.collective(group, _stream(), seconds, COLLECTIVES.index(name))
 
 
 def wait(end: Optional[float]) -> None:

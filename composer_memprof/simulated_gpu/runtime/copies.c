@@ -99,7 +99,7 @@ static int copy(char *to, const char *from, size_t bytes) {
 
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) { return copy(to, from, bytes); }
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) {
-  copy_launched(stream, bytes, is_on_device(to) && is_on_device(from));
+  copy_launched(stream, bytes, is_on_device(to), is_on_device(from));
   return copy(to, from, bytes);
 }
 int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream) {

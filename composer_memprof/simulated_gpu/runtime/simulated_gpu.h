@@ -71,14 +71,15 @@ int is_lost(void);
 
 /* clocks.c: the time that passes on streams, in seconds, while Python asks for it. */
 enum { OTHER_KERNELS, PRODUCTS, ATTENTION, OPTIMIZER, COLLECTIVES, COPIES, WAITING_FOR_STREAMS, WAITING_FOR_HOST, KINDS };
-typedef struct { double now; int period; double spent[KINDS]; } Clock;
+/* `id` is that of a stream: its address, the device's number for a default stream, below 0 for a group of ranks. */
+typedef struct { double now; int period; long long id; double spent[KINDS]; } Clock;
 void kernel_launched(void *stream);
 /* Of a kernel that belongs to no operator. */
 void unknown_kernel_launched(void *stream);
 /* A library launches on the stream that this thread has set last, for whichever library. */
 void library_uses(void *stream);
 void library_launched(void);
-void copy_launched(void *stream, size_t bytes, int within_device);
+void copy_launched(void *stream, size_t bytes, int to_device, int from_device);
 void memory_set(void *stream, size_t bytes);
 void record_time(double *time, void *stream);
 void stream_waits(void *stream, double time);
@@ -86,6 +87,15 @@ void host_waits(double time);
 void host_waits_for_stream(void *stream);
 void host_waits_for_all(void);
 int time_is_known(void);
+
+/* trace.c: notes what has just passed on a clock, or for the host, if a trace is kept. Names below 0 are these; others are
+   Python's. */
+enum { TRACE_UNKNOWN = -1, TRACE_COPY_TO_DEVICE = -2, TRACE_COPY_TO_HOST = -3, TRACE_COPY_WITHIN = -4, TRACE_SET = -5,
+       TRACE_HOST_WAITS = -6 };
+void trace_event(const Clock *clock, double seconds, int kind, int name, double host_end, double host_seconds,
+                 int of_operator);
+void trace_host_waits(double start, double seconds);
+void trace_operator(const Clock *clock, int launches, double seconds, int kind, int name);
 
 /* copies.c: whatever the host wrote before a kernel's launch may have been replaced by it. */
 void forget_what_was_written(void);

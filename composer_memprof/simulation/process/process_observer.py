@@ -24,11 +24,16 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.allocations.out_of_memory import add_observer, out_of_memory_in
 from composer_memprof.recorders.torch_private import cuda_allocator
+from composer_memprof.simulated_gpu.this_process import figures, simulated_device
 from composer_memprof.simulation.observer import StepObserver, device_peaks, ids_of, parameters_of
-from composer_memprof.simulation.peaks import Asked, Moment, ProcessPeaks, asked_of_this_process, note_begin
+from composer_memprof.simulation.peaks import TRACE, Asked, Moment, ProcessPeaks, asked_of_this_process, note_begin
 from composer_memprof.simulation.process.long_compiles import tell_of_long_compiles
 from composer_memprof.simulation.process.milestones import Milestones
 from composer_memprof.simulation.process.workers import WorkerMemory, end_workers
+from composer_memprof.simulation.step_clock import StepClock, new_clock
+from composer_memprof.simulation.trace.chrome import Where
+from composer_memprof.simulation.trace.files import write_trace
+from composer_memprof.simulation.trace.recorder import TraceRecorder
 
 
 class ProcessObserver(StepObserver):
@@ -109,8 +114,20 @@ class ProcessObserver(StepObserver):
     def _add_time(self) -> None:
         """To the figures, which were written before the step that was timed."""
         if self._written is not None and self.time is not None:
-            self._written = dataclasses.replace(self._written, time=self.time)
+            self._written = dataclasses.replace(self._written, time=self.time, trace=self._write_trace())
             self._written.write(self._asked.peaks)
+
+    def _new_clock(self) -> Optional[StepClock]:
+        return new_clock(TraceRecorder(self._model) if self._asked.traces else None)
+
+    def _write_trace(self) -> Optional[str]:
+        if self.trace is None:
+            return None
+        rank, ranks = self._place_now()
+        here = figures()
+        path = self._asked.peaks / f'{os.getpid()}{TRACE}'
+        write_trace(self.trace, Where(simulated_device() or '', int(here['total_memory']), rank, ranks), path)
+        return str(path)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         super()._after_step(optimizer, *arguments)

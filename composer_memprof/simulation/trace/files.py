@@ -1,0 +1,42 @@
+"""The file of a trace: JSON, compressed if its name says so, and never half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from composer_memprof.artifacts.naming.compression import codec_of, compress_file
+from composer_memprof.simulation.trace.chrome import Where, chrome_trace
+from composer_memprof.simulation.trace.recorder import StepTrace
+
+_UNFINISHED = '.unfinished'
+
+
+def write_trace(trace: StepTrace, where: Where, path: Path) -> None:
+    """Write the trace of a process, for the command that started it."""
+    path.write_text(json.dumps(chrome_trace(trace, where), separators=(',', ':')), encoding='utf-8')
+
+
+def check_trace_file(path: Path) -> None:
+    """
+    Raises:
+        ValueError: if no file can be written there.
+    """
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f'--trace={str(path)!r} must be a file in a folder that exists and can be written to')
+
+
+def put_trace(written: Path, path: Path) -> None:
+    """Put a process's trace where the user wants it, in the place of a file that is there."""
+    unfinished = path.with_name(f'.{path.name}{_UNFINISHED}')
+    try:
+        codec = codec_of(path.name)
+        if codec is None:
+            shutil.copyfile(written, unfinished)
+        else:
+            compress_file(written, unfinished, codec)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
