@@ -106,6 +106,10 @@ def unmark(tensor: torch.Tensor) -> None:
     _keys_of(tensor).value &= ~_BIT
 
 
+#: Makes a parameter of a tensor, which must not have been handed to Python before. A view, of which nothing is to be seen.
+_TO_PARAMETER = 'detach'
+
+
 def fallback(function: Callable[..., Any]) -> None:
     """Call ``function(keyset, operator, *arguments, **keywords)`` for each operator on a marked tensor.
 
@@ -120,8 +124,9 @@ def fallback(function: Callable[..., Any]) -> None:
     own = torch.library.Library('aten', 'IMPL')
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition('::')
-        if namespace == 'aten':
+        if namespace == 'aten' and rest != _TO_PARAMETER:
             _as_kernel(own, rest, function)
+    own.impl(_TO_PARAMETER, torch.library.fallthrough_kernel, FOLLOWED)
     _libraries.append(own)
 
 
