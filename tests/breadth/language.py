@@ -133,6 +133,5 @@ def _text(kind: str, head: str, more: dict[str, Any]) -> Training:
 
 
 def _picture(kind: str, more: dict[str, Any]) -> Training:
-    more = {**{name: _SIZES[name] for name in ()}, **more}
     batch = {'pixel_values': torch.randn(_BATCH, 3, 224, 224), 'labels': torch.randint(0, 2, (_BATCH,))}
     return Training(_made(kind, 'AutoModelForImageClassification', more), batch, lambda output: output.loss)
