@@ -11,6 +11,9 @@ NEWEST_VENV := .venv-newest-torch
 # Commands that need no Composer take any torch from 2.6 on.
 ANY_TORCH ?= torch
 WITHOUT_COMPOSER := .venv-no-composer
+# Whose models are trained on a simulated GPU.
+BREADTH ?= transformers==4.51.3 timm==1.0.31
+BREADTH_VENV := .venv-breadth
 FOUNDRY ?= llm-foundry==0.22.0
 FOUNDRY_VENV := .venv-llm-foundry
 # No package of LLM Foundry has its YAMLs. A file does too.
@@ -55,8 +58,9 @@ test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all e
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run; CHECK=1 compares them with the README
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)
 
-accuracy: $(VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time: its step times
-	$(BIN)/python -m tests.benchmarks.simulation.accuracy $(ARGS)
+ACCURACY_VENV := $(if $(filter breadth,$(firstword $(ARGS))),$(BREADTH_VENV),$(VENV))
+accuracy: $(ACCURACY_VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time: its step times, ARGS=breadth: others' models
+	PYTHONDONTWRITEBYTECODE= $(ACCURACY_VENV)/bin/python -m tests.benchmarks.simulation.accuracy $(ARGS)
 
 mpt: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's MPT-7B on simulated GPUs, in an environment of its own (an hour)
 	$(FOUNDRY_VENV)/bin/python -m tests.benchmarks.simulation.llm_foundry $(MPT_YAML) $(ARGS)
@@ -72,7 +76,7 @@ docs: $(VENV)/.installed-dev  ## the guide and the API reference as one site wit
 	@echo 'open in a browser: build/docs/index.html'
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(WITHOUT_COMPOSER) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(WITHOUT_COMPOSER) $(BREADTH_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.
@@ -119,6 +123,13 @@ $(WITHOUT_COMPOSER)/.installed-dev: setup.cfg Makefile
 	@printf '%s\n' "mosaicml; python_version < '3'" $(ANY_TORCH) > $(WITHOUT_COMPOSER)/overrides.txt
 	@$(WITHOUT_COMPOSER)/bin/uv pip install --quiet --python $(WITHOUT_COMPOSER)/bin/python \
 		--overrides $(WITHOUT_COMPOSER)/overrides.txt -e '.[simulate]' jsonschema pytest pytest-xdist
+	@touch $@
+
+$(BREADTH_VENV)/.installed-dev: setup.cfg Makefile
+	@echo 'installing composer_memprof and $(BREADTH) into $(BREADTH_VENV) (once; about 5 GB)'
+	$(PYTHON) -m venv $(BREADTH_VENV)
+	@$(BREADTH_VENV)/bin/python -m pip install --quiet uv
+	@$(BREADTH_VENV)/bin/uv pip install --quiet --python $(BREADTH_VENV)/bin/python -e '.[simulate]' $(BREADTH)
 	@touch $@
 
 $(FOUNDRY_VENV)/.installed: setup.cfg Makefile

@@ -32,6 +32,7 @@ kept.copy_(torch.tensor([1., 2., 3., 4.]))
 alias = kept.data
 alias.mul_(2)
 found['alias'] = kept.tolist()
+found['parameter'] = torch.nn.Parameter(torch.ones(2, device='cuda')).tolist()
 with torch.inference_mode():
     steps = torch.tensor([1, 2], device='cuda')
     steps += 1
@@ -66,6 +67,7 @@ def test_what_follows_from_the_scripts_own_values_is_right(tmp_path: Path) -> No
     assert found['pooled'] == [3, 8]
     assert found['in place'] == [3, 3, 8, 9]
     assert found['alias'] == [2, 4, 6, 8]
+    assert found['parameter'] == [1, 1]
     assert found['inference'] == [2, 3, 2, 3]
     assert found['numbers'] == [[4] * 3, [0.75] * 3, [0.5] * 3, [7] * 3]
     assert found['sorted']

@@ -1,0 +1,122 @@
+"""Trains each configuration on a simulated GPU and prints its peak beside an independent count: ``make accuracy ARGS=breadth``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+from composer_memprof.messages import human_bytes
+from composer_memprof.simulated_gpu.devices import find_device
+from composer_memprof.simulated_gpu.environment import environment_with
+from tests.breadth.rows import ROWS
+
+_GPU, _STEPS = 'a100-80gb', 3
+#: The part by which a figure may differ from its count.
+_CLOSE = 0.05
+#: cuBLAS takes no memory from torch, which the count does not know.
+_QUIET = {'CUBLAS_WORKSPACE_CONFIG': ':0:0', 'CUBLASLT_WORKSPACE_SIZE': '0', 'HF_HUB_OFFLINE': '1'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A configuration's simulation. Sizes are in bytes.
+
+    Attributes:
+        failure: why it did not run to its steps; ``''`` if it did.
+    """
+
+    name: str
+    steps: int
+    allocated: int
+    failure: str
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="make accuracy ARGS='breadth …'")
+    parser.add_argument('words', nargs='*', help='only configurations with one of these words in their name')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1, help='simulations at once')
+    given = parser.parse_args(arguments)
+    names = [name for name in ROWS if not given.words or any(word in name for word in given.words)]
+    print(
+        f"simulated: {_GPU}, torch {torch.__version__}, {_STEPS} optimizer steps each; counted by torch's MemTracker\n"
+    )
+    print('| configuration | source | data | allocated | counted | error |\n|---|---|---|---|---|---|')
+    with ThreadPoolExecutor(given.jobs) as pool, tempfile.TemporaryDirectory() as folder:
+        folders = [Path(folder) / str(number) for number in range(len(names))]
+        found = list(_rows(pool.map(simulated, names, folders), counted(names)))
+    _summary(found)
+
+
+def _rows(seen: Iterator[Seen], counts: dict[str, Any]) -> Iterator[tuple[Seen, Optional[float]]]:
+    for each in seen:
+        row, count = ROWS[each.name], counts.get(each.name, {})
+        size, error = count.get('bytes'), None
+        if size and not each.failure:
+            error = each.allocated / size - 1
+        shown = each.failure or human_bytes(each.allocated)
+        against = human_bytes(size) if size else count.get('error', 'not counted')
+        print(
+            f'| {each.name} | {row.source} | {row.data} | {shown} | {against} | '
+            f'{"" if error is None else f"{error:+.1%}"} |',
+            flush=True,
+        )
+        yield each, error
+
+
+def _summary(found: list[tuple[Seen, Optional[float]]]) -> None:
+    ran = [each for each, _ in found if not each.failure]
+    errors = [abs(error) for _, error in found if error is not None]
+    close = sum(error <= _CLOSE for error in errors)
+    print(f'\n{len(ran)} of {len(found)} run to {_STEPS} steps ({len(ran) / max(1, len(found)):.0%})')
+    print(f'{close} of {len(errors)} that could be counted are within {_CLOSE:.0%} of the count')
+
+
+def simulated(name: str, folder: Path) -> Seen:
+    """Train one in processes of its own, which write their recording into a new folder."""
+    simulate = [sys.executable, '-m', 'composer_memprof', 'simulate', '--json', '--gpu', _GPU, '--folder', str(folder)]
+    ran = subprocess.run(
+        [*simulate, '--steps', str(_STEPS), '--', sys.executable, '-m', 'tests.breadth.rows', name],
+        env={**os.environ, **_QUIET},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        result = json.loads(ran.stdout.splitlines()[-1])
+        process = result['processes'][0]
+    except (IndexError, ValueError, KeyError):
+        return Seen(name, 0, 0, _last_line(ran.stderr))
+    allocated = max(device['allocated'] for device in process['devices'])
+    failure = '' if process['steps'] >= _STEPS and result['fits'] else result['reason'] or result['verdict']
+    return Seen(name, process['steps'], allocated, f'{failure}: {_last_line(ran.stderr)}' if failure else '')
+
+
+def counted(names: Sequence[str]) -> dict[str, Any]:
+    """Each one's count, or why there is none, by its name."""
+    command = [sys.executable, '-m', 'tests.breadth.counting', *names]
+    environment = {**environment_with(find_device(_GPU)), **_QUIET}
+    ran = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+    )
+    counts = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"name"')]
+    return {each['name']: each for each in counts}
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if 'Error' in line] or text.strip().splitlines()
+    return lines[-1][:200].replace('|', '/') if lines else 'no message'
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])
