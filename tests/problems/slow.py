@@ -244,7 +244,7 @@ PROBLEMS['batches that take longer and longer'] = Problem(
 
 HEALTHY: dict[str, Callable[[], None]] = {
     'workers that stay': of_loader(
-        lambda: Noise(64), num_workers=2, persistent_workers=True, max_duration='12ep', model=lambda: SlowForward()
+        lambda: Noise(240), num_workers=2, persistent_workers=True, max_duration='3ep', model=SlowForward
     ),
     'fast data': of_loader(lambda: Noise(160)),
     'a slow forward': of_times(model=SlowForward),
