@@ -16,9 +16,9 @@ from composer_memprof.interface.errors import errors_as_one
 from composer_memprof.interface.settings import File, check_settings
 from composer_memprof.interface.shown import Shown
 from composer_memprof.messages import MemprofError
+from composer_memprof.plans.output.text import plan_text
 from composer_memprof.plans.result import Plan
 from composer_memprof.plans.starting import planning_process
-from composer_memprof.plans.text import plan_text
 from composer_memprof.schemas import versioned
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import device_asked_for

@@ -20,8 +20,8 @@ def main(asked: dict[str, Any]) -> int:
     """Plan what was asked, print it, and return the exit code."""
     with handler_kept():
         from composer_memprof.config import ConfigError
+        from composer_memprof.plans.output.text import plan_text
         from composer_memprof.plans.planning import plan
-        from composer_memprof.plans.text import plan_text
         from composer_memprof.plans.trial import Trial
         from composer_memprof.schemas import versioned
         from composer_memprof.simulation.verdict import EXIT_CODES

@@ -15,10 +15,10 @@ from rich.console import Console
 from composer_memprof.plans.changes import changes_of
 from composer_memprof.plans.combining import combination
 from composer_memprof.plans.costs import Costs
+from composer_memprof.plans.output.text import plan_text
 from composer_memprof.plans.result import Plan, Row
 from composer_memprof.plans.search import Largest, largest_microbatch
 from composer_memprof.plans.starting import parsed_variation
-from composer_memprof.plans.text import plan_text
 from composer_memprof.plans.trial import Outcome, Trial
 from composer_memprof.plans.untouched_weights import UntouchedWeights
 from tests.conftest import run_command_that_simulates, simulated_gpu
@@ -242,7 +242,7 @@ def test_the_text_warns_of_one_unit_and_shows_costs_errors_and_what_to_write() -
 def test_few_microbatches_need_what_all_of_them_need() -> None:
     script = """
 from composer_memprof.plans.forking import outcome_of
-from composer_memprof.plans.text import plan_text
+from composer_memprof.plans.output.text import plan_text
 from composer_memprof.plans.trial import Trial
 settings = ('model.d_model=256', 'train_loader.batch_size=24', 'device_train_microbatch_size=2')
 found = [outcome_of('quickstart', Trial(overrides=settings, few_microbatches=few)) for few in (False, True)]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.plans.fastest.result import Attempt, Fastest
-from composer_memprof.plans.wrapping import Indented
+from composer_memprof.plans.output.wrapping import Indented
 from composer_memprof.simulation.step_time import seconds_in_words, speed_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, TIGHT
 

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.plans.fastest.text import fastest_text
+from composer_memprof.plans.output.wrapping import Indented
 from composer_memprof.plans.result import Plan, Row
 from composer_memprof.plans.trial import Outcome, Share
-from composer_memprof.plans.wrapping import Indented
 from composer_memprof.simulated_gpu.outside import in_words
 from composer_memprof.simulation.step_time import difference, time_in_words
 from composer_memprof.simulation.verdict import NOT_SEEN, margin
