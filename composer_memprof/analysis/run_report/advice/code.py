@@ -24,7 +24,6 @@ NO_WORKERS = 'DataLoader(…, num_workers=0)'
 FILE_SYSTEM = (
     "ulimit -n 65536  # in the shell; or in the script: torch.multiprocessing.set_sharing_strategy('file_system')"
 )
-SAME_COLLECTIVES = 'dist.barrier()  # outside of any `if rank == 0:`'
 RESUME = "Trainer(…, run_name='mine', save_folder='checkpoints', save_interval='500ba', autoresume=True)"
 PADDED = (
     'def collate(samples):\n'

@@ -86,7 +86,7 @@ def against_failures(failures: Sequence[Failure], killed: Sequence[int] = ()) ->
             'in the same order.',
             'A call under `if rank == 0`, or in a loop that is longer on one rank, waits until the time-out, or the process group '
             'ends the process.',
-            code=code.SAME_COLLECTIVES,
+            code=f'torch.distributed.{call}(…)  # on every rank: not under if rank == 0',
         )
     elif late := never_came(failures):
         ranks = rank_list([each.rank for each in late])

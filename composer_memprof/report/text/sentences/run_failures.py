@@ -97,7 +97,7 @@ def _out_of_step(report: RunReport, odd: Failure) -> str:
     return (
         f'{_ranks(same, report)} called torch.distributed.{call} at {line}{at}, and '
         f'{_lower(_ranks([each.rank for each in others], report))} did not: rank {others[0].rank} was at {others[0].line}. '
-        f'{_failure(odd, f"rank {odd.rank}")}'
+        f'Rank {odd.rank} waited, and failed with {odd.error}.'
     )
 
 
