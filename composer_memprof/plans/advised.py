@@ -18,6 +18,7 @@ from composer_memprof.plans.starting import planning_process
 from composer_memprof.redaction import one_line
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import Device, device_by_key, device_of_memory, find_device
+from composer_memprof.simulation.step_time import StepTime, time_in_words
 
 #: Of a run without a device, as on a CPU.
 _DEFAULT_GPU = 'h100-80gb'
@@ -143,7 +144,8 @@ def _trials(report: RunReport, config: Path, device: Device) -> _Found:
     if base['error']:
         raise ValueError(f'the config does not run here: {base["error"]}')
     rows = [*plan['changes'], *([plan['combination']] if plan['combination'] else [])]
-    tried = [_change(row, base['allocated']) for row in rows]
+    time = _time(base)
+    tried = [_change(row, base['allocated'], time) for row in rows]
     changes = tried[: len(plan['changes'])]
     trials = Trials(
         gpu=plan['gpu'],
@@ -154,14 +156,31 @@ def _trials(report: RunReport, config: Path, device: Device) -> _Found:
         fits=bool(plan['fits']),
         changes=changes,
         together=tried[-1] if plan['combination'] else None,
+        step_seconds=None if time is None else time.step_seconds,
+        speed=list(time_in_words(time, plan['gpu'])) if time is not None else [],
     )
     return trials, {row['advised_as']: change for row, change in zip(plan['changes'], changes) if row['advised_as']}
 
 
-def _change(row: dict[str, Any], before: int) -> TriedChange:
+def _time(outcome: dict[str, Any]) -> Optional[StepTime]:
+    return StepTime(**outcome['time']) if outcome['time'] else None
+
+
+def _change(row: dict[str, Any], before: int, time_before: Optional[StepTime]) -> TriedChange:
     outcome = row['outcome']
+    time = _time(outcome)
+    slower = None
+    if time is not None and time_before is not None:
+        slower = time.seconds_per_sample / time_before.seconds_per_sample - 1
     return TriedChange(
-        row['name'], row['how'], row['cost'], before, outcome['allocated'], bool(outcome['fits']), outcome['error']
+        row['name'],
+        row['how'],
+        row['cost'],
+        before,
+        outcome['allocated'],
+        bool(outcome['fits']),
+        outcome['error'],
+        slower,
     )
 
 

@@ -134,6 +134,8 @@ class StepClock:
         except UnknownRateError as error:
             self._unknown[f'{operation.name()} in {error}'] += launches
             seconds, kind = 0.0, Kind.OTHER_KERNELS
+        if self._durations.is_lower_bound(operation):
+            self._unknown[operation.name().removesuffix('.default')] += launches
         if kind is Kind.PRODUCTS or kind is Kind.ATTENTION:
             self._count_flops(operation, arguments, keywords, result)
         elif self.optimizes and kind is Kind.OTHER_KERNELS:

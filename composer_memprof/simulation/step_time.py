@@ -35,7 +35,8 @@ class StepTime:
             of most of them, from 0 to 1; None without any.
         shares: of the step, by what the stream of the model's kernels does.
         launches: kernels.
-        unknown: launches whose duration is not known, by what they are. They are taken to be the shortest.
+        unknown: launches whose duration is not known, by what they are. They are taken to be as short as their bytes
+            allow, or as the shortest kernel if these are not known either.
     """
 
     step_seconds: float
@@ -102,7 +103,7 @@ def time_in_words(time: StepTime, gpu: str) -> Iterator[str]:
     yield f'its time: {", ".join(shares)}'
     if time.unknown:
         names = ', '.join(f'{name} ({count / max(1, time.launches):.1%})' for name, count in time.unknown.items())
-        yield f'kernels of unknown duration, taken to be the shortest, with their share of launches: {names}'
+        yield f'kernels of unknown duration, taken to be as short as their bytes allow, with their share of launches: {names}'
 
 
 def speed_in_words(time: StepTime) -> str:

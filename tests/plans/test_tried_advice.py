@@ -191,6 +191,8 @@ def test_what_report_simulates_is_what_trials_of_a_plan_come_to() -> None:
     assert advice['frees'] == before - after > MIB
     assert (found['trials']['gpu'], found['trials']['fits']) == ('t4', True)
     tried = {change['name'] for change in found['trials']['changes']}
+    assert found['trials']['step_seconds'] > 0 and found['trials']['speed'][0].startswith('a step takes ')
+    assert all(change['slower'] is not None for change in found['trials']['changes'])
     assert 'checkpoint each Block' in tried and 'fused optimizer' not in tried, 'only what is advised is tried'
 
 
@@ -252,9 +254,16 @@ def test_a_change_that_was_tried_says_from_where_to_where_the_peak_falls() -> No
     sentences = next(iter(advice_details(simulated(report, tried('less')))))
     assert 'Simulated (less): the peak falls by 30.0 MiB, from 100.0 MiB to 70.0 MiB.' in sentences
     assert sentences[-1] == 'It costs: +22% FLOPs.'
+    for slower, words in ((0.19, '19% longer.'), (-0.04, '4% less time.'), (0.001, 'as long as without it.')):
+        timed = next(iter(advice_details(simulated(report, replace(tried('less'), slower=slower)))))
+        assert f'A sample takes {words}' in timed
     failed = next(iter(advice_details(simulated(report, tried('less', error='ValueError: no')))))
     assert 'It frees about 30.0 MiB, by an estimate.' in failed
     assert 'It could not be simulated: ValueError: no.' in failed
+    with_time = simulated(report, tried('x'))
+    assert with_time.trials is not None
+    with_time = replace(with_time, trials=replace(with_time.trials, speed=['a step takes 1.23 s, 40% MFU']))
+    assert list(trial_notes(with_time))[-1] == 'Simulated, a step takes 1.23 s, 40% MFU.'
     assert 'where the peak is 100.0 MiB; 120.0 MiB were recorded.' in next(trial_notes(simulated(report, tried('x'))))
 
 

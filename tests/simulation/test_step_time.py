@@ -62,6 +62,15 @@ def test_kernels_of_unknown_duration_are_named_with_their_share() -> None:
     assert 'on A100' in next(time_in_words(time, 'a100-40gb'))
 
 
+def test_operators_that_compute_more_than_their_bytes_tell_are_named_and_ordinary_ones_are_not() -> None:
+    script = TRAINING.replace('.sum().backward()', '.float().sort().values[:64, :64].square().sum().backward()')
+    more = 'torch.linalg.svdvals(torch.zeros(64, 64, device="cuda")); torch.fft.fft(torch.zeros(64, device="cuda"))'
+    Path('train.py').write_text(script.replace('    optimizer.step()', f'    {more}\n    optimizer.step()'))
+    time = result_of('--gpu', 'a100-80gb', '--', 'python', 'train.py', '9')['time']
+    assert {name.partition('.')[0] for name in time['unknown']} == {'aten::sort', 'aten::_linalg_svd', 'aten::_fft_r2c'}
+    assert sum(time['unknown'].values()) < time['launches'] / 2
+
+
 def test_a_plan_has_the_time_of_the_config_and_of_each_change() -> None:
     small = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')
     found = json.loads(plan_on_a_server('--json', 'quickstart', *small, '--gpu', 'a100-80gb').stdout)

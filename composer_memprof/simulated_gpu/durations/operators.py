@@ -32,13 +32,21 @@ class Durations:
         self._products = Products(rates, multiprocessors)
         self._memory = rates.memory * MEMORY_REACHED
         self._rules: dict[Any, _Rule] = {}
+        self._by_bytes_alone: set[Any] = set()
 
     def of(self, operation: Any, arguments: _Arguments, keywords: dict[str, Any], result: Any) -> Duration:
         """Seconds of all kernels of a call, and what they are."""
         rule = self._rules.get(operation)
         if rule is None:
-            rule = self._rules[operation] = _rule_of(operation.name())
+            name = operation.name()
+            rule = self._rules[operation] = _rule_of(name)
+            if rule is _read_and_write and not follows_from_bytes(name):
+                self._by_bytes_alone.add(operation)
         return rule(self, arguments, keywords, result)
+
+    def is_lower_bound(self, operation: Any) -> bool:
+        """Whether the duration of an operation is only that of its bytes, though its work does not follow from them."""
+        return operation in self._by_bytes_alone
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
@@ -260,6 +268,45 @@ _RULES: dict[str, _Rule] = {
     'fsdp::all_gather_copy_in': _copied_in,
     **dict.fromkeys(('aten::_foreach_copy_', 'aten::_foreach_zero_'), _written_lists),
 }
+
+
+#: What operators begin with that compute more than what they read and write tells: decompositions, transforms, recurrent
+#: networks, sorting and what sorts, and distances between all pairs.
+_MORE_THAN_BYTES = tuple(
+    f'aten::{name}'
+    for name in (
+        *(
+            'linalg_',
+            '_linalg_',
+            'cholesky',
+            'geqrf',
+            'ormqr',
+            'orgqr',
+            'triangular_solve',
+            'lu_',
+            '_lu_',
+            'svd',
+            '_svd',
+        ),
+        *('_fft_', '_cudnn_rnn', 'lstm', 'gru', 'rnn_', '_ctc_loss', '_cudnn_ctc_loss', '_cdist', '_pdist'),
+        *('sort', 'argsort', 'msort', 'topk', 'kthvalue', 'median', 'nanmedian', 'mode', 'unique', '_unique'),
+        *('searchsorted', 'histc', 'bincount', 'multinomial', 'randperm', '_sparse_'),
+    )
+)
+_ONE_PASS = ('aten::linalg_vector_norm', 'aten::linalg_cross', 'aten::linalg_diagonal')
+#: The namespaces of torch whose other operators go through their tensors once.
+_OF_TORCH = ('aten', 'prims', 'fsdp', 'c10d', '_c10d_functional', 'profiler')
+
+
+def follows_from_bytes(name: str) -> bool:
+    """Whether an operator without a rule of its own takes as long as its bytes do. Of one that is not torch's nobody knows.
+
+    >>> [follows_from_bytes(name) for name in ('aten::gelu', 'aten::_fft_c2c', 'aten::linalg_vector_norm', 'mine::scan')]
+    [True, False, True, False]
+    """
+    if name.partition('::')[0] not in _OF_TORCH:
+        return False
+    return name.startswith(_ONE_PASS) or not name.startswith(_MORE_THAN_BYTES)
 
 
 def _rule_of(name: str) -> _Rule:

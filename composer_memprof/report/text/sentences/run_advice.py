@@ -26,6 +26,7 @@ def _details(advice: Advice, others_were_tried: bool) -> list[str]:
     tried = advice.tried
     if tried is not None and not tried.error:
         found.append(_peak_falls(tried))
+        found += _takes_longer(tried)
     elif advice.replayed and advice.frees:
         found.append(f"A replay on torch's own allocator frees {_size(advice)}.")
     elif advice.frees:
@@ -52,6 +53,15 @@ def _peak_falls(tried: TriedChange) -> str:
     )
 
 
+def _takes_longer(tried: TriedChange) -> Iterator[str]:
+    if tried.slower is None:
+        return
+    if abs(tried.slower) < _SMALLEST:
+        yield 'A sample takes as long as without it.'
+    else:
+        yield f'A sample takes {abs(tried.slower):.0%} {"longer" if tried.slower > 0 else "less time"}.'
+
+
 def trial_notes(report: RunReport) -> Iterator[str]:
     """Sentences about the simulation as a whole: the GPUs it ran on, or why there is none."""
     trials = report.trials
@@ -64,6 +74,8 @@ def trial_notes(report: RunReport) -> Iterator[str]:
     if recorded and abs(trials.peak - recorded) > _ALIKE * recorded:
         text += f', where the peak is {human_bytes(trials.peak)}; {human_bytes(recorded)} were recorded'
     yield f'{text}.'
+    if trials.speed:
+        yield f'Simulated, {"; ".join(trials.speed)}.'
 
 
 def _where(trials: Trials) -> str:
