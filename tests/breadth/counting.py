@@ -27,7 +27,8 @@ def main(names: list[str]) -> None:
             found = {'name': name, 'bytes': counted(name)}
         except Exception as error:
             traceback.print_exc()
-            found = {'name': name, 'error': f'{type(error).__name__}: {error}'[:200]}
+            said = ' '.join(f'{type(error).__name__}: {error}'.split())
+            found = {'name': name, 'error': said[:200]}
         print(json.dumps(found), flush=True)
 
 

@@ -58,19 +58,14 @@ def main(arguments: Sequence[str]) -> None:
     _summary(found)
 
 
-def _rows(seen: Iterator[Seen], counts: dict[str, Any]) -> Iterator[tuple[Seen, Optional[float]]]:
-    for each in seen:
-        row, count = ROWS[each.name], counts.get(each.name, {})
-        size, error = count.get('bytes'), None
-        if size and not each.failure:
-            error = each.allocated / size - 1
+def _rows(seen: Iterator[Seen], counts: Iterator[dict[str, Any]]) -> Iterator[tuple[Seen, Optional[float]]]:
+    for each, count in zip(seen, counts):
+        row, size = ROWS[each.name], count.get('bytes')
+        error = each.allocated / size - 1 if size and not each.failure else None
         shown = each.failure or human_bytes(each.allocated)
-        against = human_bytes(size) if size else count.get('error', 'not counted')
-        print(
-            f'| {each.name} | {row.source} | {row.data} | {shown} | {against} | '
-            f'{"" if error is None else f"{error:+.1%}"} |',
-            flush=True,
-        )
+        against = human_bytes(size) if size else count['error'].replace('|', '/')
+        of_count = '' if error is None else f'{error:+.1%}'
+        print(f'| {each.name} | {row.source} | {row.data} | {shown} | {against} | {of_count} |', flush=True)
         yield each, error
 
 
@@ -102,15 +97,16 @@ def simulated(name: str, folder: Path) -> Seen:
     return Seen(name, process['steps'], allocated, f'{failure}: {_last_line(ran.stderr)}' if failure else '')
 
 
-def counted(names: Sequence[str]) -> dict[str, Any]:
-    """Each one's count, or why there is none, by its name."""
+def counted(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """For each one ``bytes``, or an ``error``, in order; all are counted in one process, which may have ended before."""
     command = [sys.executable, '-m', 'tests.breadth.counting', *names]
     environment = {**environment_with(find_device(_GPU)), **_QUIET}
-    ran = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
-    )
-    counts = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"name"')]
-    return {each['name']: each for each in counts}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        lines = (json.loads(line) for line in process.stdout or () if line.startswith('{"name"'))
+        for _ in names:
+            yield next(lines, {'error': 'the count ended early'})
 
 
 def _last_line(text: str) -> str:
