@@ -143,8 +143,12 @@ class SearchesHistory(Regression):
 class SlowForward(Regression):
     """Healthy: a forward that takes its time."""
 
+    def __init__(self, seconds: float = 0.02) -> None:
+        super().__init__()
+        self.seconds = seconds
+
     def forward(self, batch: Any) -> torch.Tensor:
-        time.sleep(0.02)
+        time.sleep(self.seconds)
         return super().forward(batch)
 
 
@@ -244,7 +248,7 @@ PROBLEMS['batches that take longer and longer'] = Problem(
 
 HEALTHY: dict[str, Callable[[], None]] = {
     'workers that stay': of_loader(
-        lambda: Noise(240), num_workers=2, persistent_workers=True, max_duration='3ep', model=SlowForward
+        lambda: Noise(120), num_workers=2, persistent_workers=True, max_duration='3ep', model=lambda: SlowForward(0.2)
     ),
     'fast data': of_loader(lambda: Noise(160)),
     'a slow forward': of_times(model=SlowForward),
