@@ -56,8 +56,9 @@ def check_markdown(checked: Sequence[Checked]) -> str:
     lines += [' | '.join(['', *_COLUMNS, 'grew most', '']).strip(), '|---|---|---:|---:|---:|---:|---|']
     for each in checked:
         grown = growth(each.grown[0], callers=False) if each in _with_growth(checked) else ''
-        rows = [(*row, grown) for row in _rows([each])]
-        lines += [' | '.join(['', *map(_escaped, row), '']).strip() for row in rows]
+        for amount, row in zip(each.amounts, _rows([each]), strict=True):
+            cells = (*row, grown if amount.measure.of_memory else '')
+            lines.append(' | '.join(['', *map(_escaped, cells), '']).strip())
     for each in _with_growth(checked):
         lines += ['', f'What grew in {_escaped(each.run.name)}, at the peak:', '']
         lines += [f'- {_escaped(growth(change))}' for change in largest_growth(each)]

@@ -134,7 +134,8 @@ def test_a_pull_request_gets_a_table_and_a_ci_server_xml() -> None:
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith('|')]
     assert rows[0] == '| run | figure | before | now | change | allowed | grew most |' and len(rows) == 5
-    assert all('192.0 MiB more by model.py:' in row for row in rows[2:]), rows
+    named = [row.split(' | ')[1] for row in rows if '192.0 MiB more by model.py:' in row]
+    assert named == ['allocated', 'reserved'], 'the time of a step is not about it'
     assert 'by model.py:' in done.stdout.splitlines()[2], 'the first bullet names the line too'
     suite = ElementTree.parse('reports/memory.xml').getroot()
     assert (suite.get('tests'), suite.get('failures'), suite.get('errors')) == ('1', '1', '0')
