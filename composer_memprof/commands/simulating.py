@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from composer_memprof.simulation.run import Simulation
 
 
+#: Where the factors of a calibration are kept.
+_CALIBRATION = Path('calibration.json')
+
+
 def simulate(
     command: list[str] = typer.Argument(..., help='what to run, such as: python train.py', metavar='-- COMMAND …'),
     gpu: Optional[str] = typer.Option(None, help='the kind of GPU. Default: h100-80gb', metavar='NAME'),
@@ -55,6 +59,12 @@ def simulate(
     versus: Optional[Path] = typer.Option(
         None, help='compare with a memory snapshot of the command on a real GPU', metavar='SNAPSHOT.pickle'
     ),
+    calibrate: Optional[Path] = typer.Option(
+        None,
+        help='a run of COMMAND with a torch trace of a real GPU, or such a trace: take a factor for each class of kernels '
+        'from it (with --trace), and keep them in calibration.json; or such a file: use its factors',
+        metavar='RUN | TRACE | FILE.json',
+    ),
     trace: Optional[Path] = typer.Option(
         None, help='write what each stream does in one step, for Perfetto, TensorBoard or HTA, such as step.json'
     ),
@@ -81,6 +91,15 @@ def simulate(
       composer-memprof simulate --largest 99 -- python x.py {}
     """
     from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulated_gpu.calibration import read_factors
+    from composer_memprof.simulation.calibration.calibrating import (
+        factors_between,
+        factors_in_words,
+        is_file_of_factors,
+        trace_of,
+        write_factors,
+    )
+    from composer_memprof.simulation.calibration.classes import seconds_by_class
     from composer_memprof.simulation.guesses import kept_parts
     from composer_memprof.simulation.need import simulate_and_find_need
     from composer_memprof.simulation.run import Simulation, as_one_rank, hidden_gpu, new_folder
@@ -112,6 +131,18 @@ def simulate(
             if not steps:
                 raise ValueError('--trace records a step after the last one of --steps, so that it takes no --steps 0')
         words, what = as_one_rank(command, what)
+        real = None
+        if calibrate is not None and is_file_of_factors(calibrate):
+            factors = read_factors(calibrate)
+            what = dataclasses.replace(what, variables={**what.variables, **factors.as_environment()})
+            say(f'durations are multiplied by: {factors_in_words(factors)}')
+        elif calibrate is not None:
+            real = trace_of(calibrate)
+            seconds_by_class(real)
+            if trace is None:
+                raise ValueError(
+                    '--calibrate with a run or a trace compares it with the simulated one; add --trace FILE'
+                )
         recording = None if versus is None else read_recording(versus)
     except ValueError as error:
         say(str(error))
@@ -158,6 +189,11 @@ def simulate(
     if trace is not None:
         is_there = any(process.trace for process in result.processes)
         say(f'the trace of a step: {trace}' if is_there else '--trace: no step was timed, so that there is no trace')
+        if is_there and real is not None:
+            factors = factors_between(real, trace)
+            say(f'the real kernels take, in times of the simulated ones: {factors_in_words(factors)}')
+            write_factors(factors, _CALIBRATION, device.key, real)
+            say(f'--calibrate {_CALIBRATION} multiplies by these')
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.code)
@@ -196,6 +232,9 @@ def plan(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
     ),
     changes: bool = typer.Option(True, help='search the largest microbatch, and try what could be changed'),
+    calibrate: Optional[Path] = typer.Option(
+        None, help='multiply durations by the factors that simulate --calibrate has kept', metavar='FILE.json'
+    ),
     fastest: bool = typer.Option(
         False, '--fastest', help='search the fastest config that fits, with batches of the same size; no changes'
     ),
@@ -213,12 +252,15 @@ def plan(
     """
     from composer_memprof.plans.starting import parsed_variation, start
     from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulated_gpu.calibration import read_factors
 
     with ctrl_c_ends_at_once():
         device = device_named(gpu, memory, compute_capability)
         try:
             grid = [parsed_variation(each) for each in vary or []]
-            start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, fastest=fastest)
+            factors = None if calibrate is None else read_factors(calibrate)
+            named = {'fastest': fastest, 'factors': factors}
+            start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, **named)
         except ValueError as error:
             say(str(error))
             raise typer.Exit(2) from None
