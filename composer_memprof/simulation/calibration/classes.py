@@ -11,12 +11,13 @@ from typing import Any
 
 from composer_memprof.artifacts.naming.compression import open_for_read
 
-#: Parts of the names of kernels, the first that is found counts. Others are of other operators.
+#: Parts of the names of kernels before their template arguments; the first that is found counts. Others are of other
+#: operators.
 _NAMES = {
     'collectives': re.compile(r'nccl', re.IGNORECASE),
     'attention': re.compile(r'flash|fmha|attention|pytorch_flash|_sdpa', re.IGNORECASE),
     'matrix_products': re.compile(
-        r'gemm|cutlass|xmma|cublas|cudnn.*conv|convolve|wgrad|dgrad|fprop|nvjet', re.IGNORECASE
+        r'gemm|gemv|cutlass|xmma|cublas|scudnn|convolve|winograd|wgrad|dgrad|fprop|nvjet', re.IGNORECASE
     ),
 }
 #: As the trace of a simulated step calls them.
@@ -65,7 +66,8 @@ def _class_of(event: dict[str, Any]) -> str:
     kind = event.get('args', {}).get('kind')
     if kind is not None:
         return _KINDS.get(kind, 'other_operators')
-    return next((name for name, pattern in _NAMES.items() if pattern.search(event['name'])), 'other_operators')
+    own = event['name'].partition('<')[0]
+    return next((name for name, pattern in _NAMES.items() if pattern.search(own)), 'other_operators')
 
 
 def _seconds_of_launch(events: list[dict[str, Any]]) -> float:
