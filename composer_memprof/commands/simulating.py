@@ -52,6 +52,12 @@ def simulate(
     versus: Optional[Path] = typer.Option(
         None, help='compare with a memory snapshot of the command on a real GPU', metavar='SNAPSHOT.pickle'
     ),
+    calibrate: Optional[Path] = typer.Option(
+        None,
+        help='a run of COMMAND with a torch trace of a real GPU, or such a trace: take a factor for each class of kernels '
+        'from it (with --trace), and keep them in calibration.json; or such a file: use its factors',
+        metavar='RUN | TRACE | FILE.json',
+    ),
     trace: Optional[Path] = typer.Option(
         None, help='write what each stream does in one step, for Perfetto, TensorBoard or HTA, such as step.json'
     ),
@@ -101,6 +107,11 @@ def simulate(
             kept_at=kept_at,
             trace=trace,
         )
+        real = None
+        if calibrate is not None:
+            from composer_memprof.commands.calibrating import calibrated, keep_factors
+
+            what, real = calibrated(what, calibrate)
         asked = request(command, what, folder=folder, versus=versus, largest=largest)
     except ValueError as error:
         say(str(error))
@@ -128,6 +139,8 @@ def simulate(
     if trace is not None:
         is_there = any(process.trace for process in result.processes)
         say(f'the trace of a step: {trace}' if is_there else '--trace: no step was timed, so that there is no trace')
+        if is_there and real is not None:
+            keep_factors(real, trace, device.key)
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.code)
@@ -166,6 +179,9 @@ def plan(
         None, help='key=a,b,c: try each value; several make a grid, in place of the changes', metavar='KEY=A,B,…'
     ),
     changes: bool = typer.Option(True, help='search the largest microbatch, and try what could be changed'),
+    calibrate: Optional[Path] = typer.Option(
+        None, help='multiply durations by the factors that simulate --calibrate has kept', metavar='FILE.json'
+    ),
     fastest: bool = typer.Option(
         False, '--fastest', help='search the fastest config that fits, with batches of the same size; no changes'
     ),
@@ -183,11 +199,14 @@ def plan(
     """
     from composer_memprof.plans.starting import parsed_variation, start
     from composer_memprof.simulated_gpu.building import CannotSimulateError
+    from composer_memprof.simulated_gpu.calibration import read_factors
 
     device = device_named(gpu, memory, compute_capability)
     try:
         grid = [parsed_variation(each) for each in vary or []]
-        start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, fastest=fastest)
+        factors = None if calibrate is None else read_factors(calibrate)
+        named = {'fastest': fastest, 'factors': factors}
+        start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, **named)
     except ValueError as error:
         say(str(error))
         raise typer.Exit(2) from None

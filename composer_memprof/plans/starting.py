@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Optional
 
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
 from composer_memprof.simulated_gpu.building import CannotSimulateError
+from composer_memprof.simulated_gpu.calibration import Factors
 from composer_memprof.simulated_gpu.devices import Device
 from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.outside import outside_of
@@ -41,6 +42,7 @@ def planning_process(
     advised: Optional[Sequence[str]] = None,
     allocator: Optional[str] = None,
     fastest: bool = False,
+    factors: Optional[Factors] = None,
 ) -> tuple[list[str], dict[str, str]]:
     """The command and the environment of a process on the simulated GPU that makes the plan.
 
@@ -49,6 +51,7 @@ def planning_process(
         advised: as of :func:`composer_memprof.plans.planning.plan`.
         allocator: ``PYTORCH_CUDA_ALLOC_CONF``. Default: this process's.
         fastest: search the fastest config that fits, in place of the changes.
+        factors: of durations; None for 1.
 
     Raises:
         CannotSimulateError: where no GPU can be simulated.
@@ -68,6 +71,7 @@ def planning_process(
         device, devices=ranks_per_node or min(2 * ranks, 8), outside=outside.bytes, values=True
     )
     # These messages help nobody here.
+    calibrated = {} if factors is None else factors.as_environment()
     quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
     asked = {
         'config': config,
@@ -82,7 +86,7 @@ def planning_process(
         'fastest': fastest,
         'as_json': as_json,
     }
-    return [sys.executable, '-m', 'composer_memprof.plans', json.dumps(asked)], {**environment, **quiet}
+    return [sys.executable, '-m', 'composer_memprof.plans', json.dumps(asked)], {**environment, **quiet, **calibrated}
 
 
 def _check_that_speed_is_known(device: Device) -> None:

@@ -36,15 +36,15 @@ def running() -> Optional[Rates]:
     return _rates
 
 
-def start(rates: Rates) -> None:
-    """Let the clocks run, all from the same moment on. The device's memory does not end from now on: to listen to
+def start(rates: Rates, launch: float = 1.0, copies: float = 1.0) -> None:
+    """Let the clocks run, all from the same moment on, launches and copies taking so many times as long as known. The device's memory does not end from now on: to listen to
     operators changes what torch allocates a little, so that no memory is judged while they run.
     """
     global _rates
     _rates = rates
     _runtime().simulated_gpu_lift_limit()
     memory = rates.memory * constants.MEMORY_REACHED
-    _runtime().simulated_gpu_time(1, constants.LAUNCH, constants.KERNEL, rates.bus, memory)
+    _runtime().simulated_gpu_time(1, launch * constants.LAUNCH, constants.KERNEL, rates.bus / copies, memory)
 
 
 def stop() -> None:

@@ -14,6 +14,7 @@ from composer_memprof.recorders.flops.formulas import count
 from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.recorders.torch_private.compilation import compilations
 from composer_memprof.simulated_gpu import clocks
+from composer_memprof.simulated_gpu.calibration import factors_of_this_process
 from composer_memprof.simulated_gpu.clocks import Kind
 from composer_memprof.simulated_gpu.durations.operators import Durations
 from composer_memprof.simulated_gpu.ranks import simulated_ranks
@@ -61,6 +62,7 @@ class StepClock:
         self._failure: Optional[Exception] = None
         self._optimizes = False
         self._recorder = recorder
+        self._factors = factors_of_this_process()
         self.trace: Optional[StepTrace] = None
 
     @property
@@ -78,7 +80,7 @@ class StepClock:
 
     def start(self) -> None:
         """The step begins."""
-        clocks.start(self._rates)
+        clocks.start(self._rates, self._factors.host, self._factors.copies)
         if self._recorder is not None:
             self._recorder.start()
         dispatch.listen(self)
@@ -134,6 +136,7 @@ class StepClock:
         except UnknownRateError as error:
             self._unknown[f'{operation.name()} in {error}'] += launches
             seconds, kind = 0.0, Kind.OTHER_KERNELS
+        seconds *= self._factors.of(kind)
         if self._durations.is_lower_bound(operation):
             self._unknown[operation.name().removesuffix('.default')] += launches
         if kind is Kind.PRODUCTS or kind is Kind.ATTENTION:

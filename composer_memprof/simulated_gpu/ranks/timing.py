@@ -14,6 +14,7 @@ from typing import Optional
 import torch
 
 from composer_memprof.simulated_gpu import clocks
+from composer_memprof.simulated_gpu.calibration import factors_of_this_process
 from composer_memprof.simulated_gpu.durations.collectives import collective_seconds
 
 #: Their numbers are their names in a trace.
@@ -37,7 +38,7 @@ def end_of_collective(
     if rates is None or not any(tensor.is_cuda for tensor in tensors):
         return None
     sent = times * sum(tensor.nbytes for tensor in tensors)
-    seconds = collective_seconds(rates, sent, ranks, between_nodes)
+    seconds = collective_seconds(rates, sent, ranks, between_nodes) * factors_of_this_process().collectives
     return clocks.collective(group, _stream(), seconds, COLLECTIVES.index(name))
 
 
