@@ -162,6 +162,7 @@ def _keeper(tensor: Any, variables: Mapping[int, str], of_threads: Sequence[str]
         for link in level:
             if id(link.obj) in variables:
                 return in_module or _up(None, link).in_words(variables[id(link.obj)])
+        level = [link for link in level if not type(link.obj).__module__.startswith(_TRAINERS)] if in_library else level
         highest, level = level, _level_above(level, seen)
         for link in level:
             name = _name_of(link)
