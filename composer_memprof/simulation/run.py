@@ -283,7 +283,9 @@ def as_one_rank(command: Sequence[str], what: Simulation) -> tuple[list[str], Si
         on_node = int(simulated_ranks.environment(ranks, what.rank, per_node)['LOCAL_WORLD_SIZE'])
         if what.devices is not None and what.devices < on_node:
             raise ValueError(f'--devices={what.devices} must be at least the ranks of a node, {on_node}')
-    launched = dataclasses.replace(what, ranks=ranks, ranks_per_node=per_node, variables={**what.variables, **launch.variables})
+    launched = dataclasses.replace(
+        what, ranks=ranks, ranks_per_node=per_node, variables={**what.variables, **launch.variables}
+    )
     return launch.command, launched
 
 
