@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import types
 from collections import deque
 from collections.abc import Sequence
@@ -26,21 +25,22 @@ CONTAINERS = (list, set, frozenset, dict, deque)
 CACHED = functools._lru_cache_wrapper
 #: Names of the attributes in which an object says how many things it holds at most. A length of sequences is none of them.
 _LIMITS = frozenset(
-    f'{prefix}{name}'
-    for prefix, name in itertools.product(('', 'max_'), ('size', 'items', 'entries', 'capacity', 'history'))
-) - {'size', 'items', 'entries', 'history'} | {
-    *(
-        'maxsize',
-        'maxlen',
-        'size_limit',
-        'cache_size',
-        'max_cache_size',
-        'buffer_size',
-        'max_buffer_size',
-        'queue_size',
-    ),
-    *('history_size', 'memory_size', 'window_size', 'keep_last', 'max_to_keep', 'num_to_keep', 'max_len', 'limit'),
-}
+    (
+        *(
+            'capacity',
+            'limit',
+            'maxlen',
+            'maxsize',
+            'max_capacity',
+            'max_entries',
+            'max_history',
+            'max_items',
+            'max_len',
+        ),
+        *('max_size', 'max_to_keep', 'num_to_keep', 'keep_last', 'size_limit', 'buffer_size', 'max_buffer_size'),
+        *('cache_size', 'max_cache_size', 'history_size', 'memory_size', 'queue_size', 'window_size'),
+    )
+)
 
 
 def in_words(container: Any, chain: Sequence[Any]) -> str:
