@@ -7,6 +7,7 @@ import cProfile
 import gc
 import gzip
 import json
+import multiprocessing.managers  # registers a lock for forks; boto3 imports it in a first training
 import multiprocessing.util
 import os
 import subprocess

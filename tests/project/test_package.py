@@ -59,7 +59,7 @@ SIGNATURES = {
     'plan': 'config overrides * gpu memory compute_capability ranks ranks_per_node vary changes',
     'profile': '*callbacks run_name **settings',
     'simulate': 'what * arguments gpu memory compute_capability ranks rank ranks_per_node steps evaluation devices kept values '
-    'time_limit find_need versus folder largest',
+    'time_limit find_need versus folder trace largest',
 }
 
 
