@@ -17,7 +17,8 @@ from tests.support.processes.simulated_runs import run_rank
 
 
 EVENTS = """
-import json, sys, types
+import gc, json, sys, types
+gc.disable()  # which frees at another time in each process
 from composer_memprof.simulated_gpu import ranks
 if {as_in_torch}:
     sys.modules[ranks.__name__ + '.cheap_worlds'] = types.SimpleNamespace(install=lambda: None)

@@ -31,8 +31,7 @@ from composer_memprof.simulation.process.long_compiles import tell_of_long_compi
 from composer_memprof.simulation.process.milestones import Milestones
 from composer_memprof.simulation.process.workers import WorkerMemory, end_workers
 from composer_memprof.simulation.step_clock import StepClock, new_clock
-from composer_memprof.simulation.trace.chrome import Where
-from composer_memprof.simulation.trace.files import write_trace
+from composer_memprof.simulation.trace.chrome import Where, write_trace
 from composer_memprof.simulation.trace.recorder import TraceRecorder
 
 

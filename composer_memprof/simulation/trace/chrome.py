@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from composer_memprof.simulated_gpu.clocks import Kind, TraceEvent
@@ -43,6 +45,11 @@ class Where:
     memory: int
     rank: int
     ranks: int
+
+
+def write_trace(trace: StepTrace, where: Where, path: Path) -> None:
+    """Write the trace of a process, for the command that started it."""
+    path.write_text(json.dumps(chrome_trace(trace, where), separators=(',', ':')), encoding='utf-8')
 
 
 def chrome_trace(trace: StepTrace, where: Where) -> dict[str, Any]:

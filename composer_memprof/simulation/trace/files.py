@@ -1,22 +1,14 @@
-"""The file of a trace: JSON, compressed if its name says so, and never half there."""
+"""The file of a trace that the user named: compressed if its name says so, and never half there. Imports no torch."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 from composer_memprof.artifacts.naming.compression import codec_of, compress_file
-from composer_memprof.simulation.trace.chrome import Where, chrome_trace
-from composer_memprof.simulation.trace.recorder import StepTrace
 
 _UNFINISHED = '.unfinished'
-
-
-def write_trace(trace: StepTrace, where: Where, path: Path) -> None:
-    """Write the trace of a process, for the command that started it."""
-    path.write_text(json.dumps(chrome_trace(trace, where), separators=(',', ':')), encoding='utf-8')
 
 
 def check_trace_file(path: Path) -> None:
