@@ -4,7 +4,7 @@
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 >>> model.average = copy.deepcopy(model).requires_grad_(False)
->>> copies_in(model, [])
+>>> copies_in(model, [torch.optim.SGD(model[0].parameters(), 0.1)])
 {'average': 24}
 """
 

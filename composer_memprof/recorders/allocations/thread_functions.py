@@ -9,7 +9,7 @@
 >>> thread = threading.Thread(target=collect)
 >>> thread.start()
 >>> _ = ready.wait()
->>> variables_of_other_threads(lambda filename: 'threading' not in filename)
+>>> variables_of_other_threads(lambda filename: filename.startswith('<doctest'))
 ['the variable kept of collect']
 >>> done.set()
 """
