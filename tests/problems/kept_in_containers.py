@@ -1,10 +1,9 @@
-"""Memory of the device that is kept in containers: caches, queues, and those of other threads."""
+"""Memory of the device that is kept in containers: caches and queues."""
 
 from __future__ import annotations
 
 import functools
 import queue
-import threading
 from typing import Any, Optional
 
 import torch
@@ -47,26 +46,13 @@ class FillsReplay(Callback):
 
 
 class Sends(Callback):
-    """Sends something of each batch to a queue that nobody reads, or that a thread reads."""
+    """Sends something of each batch to a queue that nobody reads."""
 
     def __init__(self, size: int = 0) -> None:
         self.outbox: queue.Queue[Any] = queue.Queue(size)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         self.outbox.put(torch.ones(MIB // 4))
-
-
-class SendsToThread(Sends):
-    """The thread keeps what it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        threading.Thread(target=self._collect, daemon=True).start()
-
-    def _collect(self) -> None:
-        pending = []
-        while True:
-            pending.append(self.outbox.get())
 
 
 PROBLEMS: dict[str, Problem] = {
@@ -78,9 +64,5 @@ PROBLEMS: dict[str, Problem] = {
     ),
     'a queue that nobody reads': Problem(
         of_snapshot(Regression, Sends), *leak(Sends.batch_end, 'put', 'Sends.outbox.queue, a deque of', MIB)
-    ),
-    'a list of another thread': Problem(
-        of_snapshot(Regression, SendsToThread),
-        *leak(Sends.batch_end, 'put', 'the variable pending of _collect, a list of', MIB),
     ),
 }

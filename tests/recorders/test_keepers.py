@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import queue
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Optional
@@ -16,7 +15,6 @@ from torch import nn
 
 from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
 from composer_memprof.recorders.allocations.keepers import keepers_of
-from composer_memprof.recorders.allocations.thread_functions import variables_of_other_threads
 
 _KEPT: list[torch.Tensor] = []
 
@@ -97,21 +95,6 @@ def test_the_owner_of_a_queue_is_named(maxsize: int, entries: str) -> None:
     owner = Owner(queue.Queue(maxsize))
     owner.value.put(torch.ones(11))
     assert _keeper(lambda: owner.value.queue[0]) == f'Owner.value.queue, a deque of {entries}'
-
-
-def test_the_variable_of_another_thread_is_named() -> None:
-    done, addresses = threading.Event(), queue.Queue[int]()
-
-    def collect() -> None:
-        kept = [torch.ones(12)]
-        addresses.put(_address(kept[0]))
-        done.wait()
-
-    threading.Thread(target=collect).start()
-    address = addresses.get(timeout=30)
-    found = keepers_of([address], variables_of_other_threads(lambda filename: filename == __file__))
-    done.set()
-    assert found == {address: 'the variable kept of collect, a list of 1'}
 
 
 def test_the_objects_of_a_large_process_cost_a_search_a_visit_a_level() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -13,7 +13,6 @@ import torch
 from composer.core import State
 from composer.utils import dist
 
-from composer_memprof.analysis.memory.blocks.frames import is_own
 from composer_memprof.messages import errors_logged
 from composer_memprof.recorders import kineto
 from composer_memprof.recorders.allocations import allocator_history, cpu_allocations, keepers, out_of_memory
@@ -26,7 +25,6 @@ from composer_memprof.recorders.allocations.model_parts import copies_in, withou
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
 from composer_memprof.recorders.allocations.source_lines import source_lines
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
-from composer_memprof.recorders.allocations.thread_functions import variables_of_other_threads
 from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.modules.code import code_of_modules
@@ -167,8 +165,7 @@ class SnapshotRecording:
                 copies = list(copies_in(state.model, state.optimizers).items()) or None
                 untrained = list(without_gradient(state.model, state.optimizers).items()) or None
                 notes = replace(notes, copies=copies, without_gradient=untrained)
-        of_threads = variables_of_other_threads(is_own)
-        return functools.partial(_make_with_notes, make, notes.with_failure(failure), os.getpid(), of_threads)
+        return functools.partial(_make_with_notes, make, notes.with_failure(failure), os.getpid())
 
 
 def _tensors_held(state: State) -> Iterator[torch.Tensor]:
@@ -178,7 +175,7 @@ def _tensors_held(state: State) -> Iterator[torch.Tensor]:
     yield from tensors_in((state.batch, state.outputs, state.loss))
 
 
-def _make_with_notes(make: Make, notes: SnapshotNotes, training: int, of_threads: Sequence[str]) -> dict[str, Any]:
+def _make_with_notes(make: Make, notes: SnapshotNotes, training: int) -> dict[str, Any]:
     """Make the snapshot; in a forked child, find what only a look at it and at all objects shows.
 
     In the training's own process such a look would take long, and hold objects that other threads of torch free.
@@ -188,7 +185,7 @@ def _make_with_notes(make: Make, notes: SnapshotNotes, training: int, of_threads
         return with_notes(snapshot, notes)
     with errors_logged('what keeps the largest blocks was not found'):
         known = {address for _, address, *_ in notes.tensors or ()}
-        kept = keepers.keepers_of(left_by_batches(snapshot, notes.phases or (), known), of_threads)
+        kept = keepers.keepers_of(left_by_batches(snapshot, notes.phases or (), known))
         beside = kept_beside_model(blocks_beside_model(snapshot, known), known)
         notes = replace(notes, keepers=sorted(kept.items()), sources=source_lines(snapshot), beside=beside)
     return with_notes(snapshot, notes)

@@ -82,12 +82,11 @@ class _Link:
         return f'{name}, {in_words(self.container, chain[::-1])}'
 
 
-def keepers_of(addresses: Collection[int], of_threads: Sequence[str] = ()) -> dict[int, str]:
+def keepers_of(addresses: Collection[int]) -> dict[int, str]:
     """What keeps the tensors at these addresses, in words. Of many tensors, some are looked for.
 
     Args:
         addresses (Collection[int]): of storages, as ``Tensor.data_ptr()``. What only C++ keeps is left out.
-        of_threads (Sequence[str]): the variables of other threads' functions, in words: they keep what nothing else does.
     """
     if not addresses or sys.getallocatedblocks() > MOST_OBJECTS:
         return {}
@@ -95,7 +94,7 @@ def keepers_of(addresses: Collection[int], of_threads: Sequence[str] = ()) -> di
     variables = _variables(sys._getframe(1))
     found: dict[int, str] = {}
     for address, tensor in _tensors_at(set(addresses)):
-        keeper = _keeper(tensor, variables, of_threads)
+        keeper = _keeper(tensor, variables)
         if keeper is not None:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
@@ -149,7 +148,7 @@ def _variables(frame: Optional[types.FrameType]) -> dict[int, str]:
     return found
 
 
-def _keeper(tensor: Any, variables: Mapping[int, str], of_threads: Sequence[str] = ()) -> Optional[str]:
+def _keeper(tensor: Any, variables: Mapping[int, str]) -> Optional[str]:
     """The nearest thing that a user knows by name; else the nearest one of a library.
 
     A module is named by what keeps it in a container, if anything does: it may be one of many copies.
@@ -163,7 +162,7 @@ def _keeper(tensor: Any, variables: Mapping[int, str], of_threads: Sequence[str]
             if id(link.obj) in variables:
                 return in_module or _up(None, link).in_words(variables[id(link.obj)])
         level = [link for link in level if not type(link.obj).__module__.startswith(_TRAINERS)] if in_library else level
-        highest, level = level, _level_above(level, seen)
+        level = _level_above(level, seen)
         for link in level:
             name = _name_of(link)
             if name is None:
@@ -176,14 +175,8 @@ def _keeper(tensor: Any, variables: Mapping[int, str], of_threads: Sequence[str]
             elif in_module is None or link.container is not None:
                 return f'{IN_CYCLE}{name}' if _only_keeps_itself(link.obj, variables) else name
         if not level:
-            in_library = in_library or _of_thread(highest, of_threads)
             break
     return in_module or in_library
-
-
-def _of_thread(highest: Sequence[_Link], of_threads: Sequence[str]) -> Optional[str]:
-    """The variables of other threads, if nothing else keeps what a search has found last."""
-    return _up(None, highest[0]).in_words(' or '.join(of_threads)) if highest and of_threads else None
 
 
 def _module_of(obj: Any) -> str:
