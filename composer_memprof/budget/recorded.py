@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.analysis.typed_json import FormatError, read_json
+from composer_memprof.artifacts.writing.temporary_files import replaced_whole
 from composer_memprof.budget.figures import Figures
 from composer_memprof.budget.file import BudgetError
 
@@ -70,9 +70,8 @@ def read_recorded(budget: Path) -> Recorded:
 def write_recorded(budget: Path, recorded: Recorded) -> Path:
     """Write the file whole, in lines that a review can read; returns its path."""
     path = recorded_path(budget)
-    unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
-    unfinished.write_text('\n'.join(_lines(asdict(recorded))) + '\n', encoding='utf-8')
-    unfinished.replace(path)
+    with replaced_whole(path) as unfinished:
+        unfinished.write_text('\n'.join(_lines(asdict(recorded))) + '\n', encoding='utf-8')
     return path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from composer_memprof.analysis.run_report.files import find_files
 from composer_memprof.artifacts.naming.compression import codec_of
+from composer_memprof.artifacts.writing.temporary_files import replaced_whole
 from composer_memprof.simulated_gpu.calibration import Factors
 from composer_memprof.simulation.calibration.classes import seconds_by_class
 
@@ -62,9 +63,8 @@ def factors_between(real: Path, simulated: Path) -> Factors:
 def write_factors(factors: Factors, path: Path, gpu: str, taken_from: Path) -> None:
     """Write the small file that ``--calibrate`` takes again."""
     values = {'gpu': gpu, 'from': str(taken_from), 'factors': dataclasses.asdict(factors)}
-    unfinished = path.with_name(f'.{path.name}.unfinished')
-    unfinished.write_text(f'{json.dumps(values, indent=1)}\n', encoding='utf-8')
-    unfinished.replace(path)
+    with replaced_whole(path) as unfinished:
+        unfinished.write_text(f'{json.dumps(values, indent=1)}\n', encoding='utf-8')
 
 
 def factors_in_words(factors: Factors) -> str:
