@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.budget.figures import Figures, PlaceFigure, place_figures
 from composer_memprof.budget.runs import Run
-from composer_memprof.plans.starting import planning_process
+from composer_memprof.plans.starting import NoPlanError, plan_of_process, planning_process
 from composer_memprof.plans.trial import Outcome
 from composer_memprof.simulation.guesses import kept_parts
 from composer_memprof.simulation.result import SimulationResult
@@ -61,15 +60,14 @@ def _run_config(what: Run) -> Ran:
     command, environment = planning_process(
         what.config, what.overrides, what.device, what.ranks or 1, what.ranks_per_node, changes=False
     )
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors='replace', check=False)
     try:
-        plan: Any = json.loads(done.stdout)
-    except ValueError:
-        lines = done.stderr.strip().splitlines() or [f'it ended with code {done.returncode}']
-        return Ran(NOT_SEEN, done.returncode or 1, None, lines[-1].removeprefix('composer-memprof: '))
+        plan, code = plan_of_process(command, environment)
+    except NoPlanError as error:
+        lines = error.said or [f'it ended with code {error.code}']
+        return Ran(NOT_SEEN, error.code or 1, None, lines[-1].removeprefix('composer-memprof: '))
     outcome = from_plain(Outcome, plan['outcome'])
     if outcome.error:
-        return Ran(NOT_SEEN, done.returncode, None, outcome.error)
+        return Ran(NOT_SEEN, code, None, outcome.error)
     figures = Figures(
         setup=what.setup(),
         allocated=outcome.allocated,
@@ -79,7 +77,7 @@ def _run_config(what: Run) -> Ran:
         places=place_figures(outcome.places),
         step_seconds=_step_seconds(outcome.time),
     )
-    return Ran(plan['verdict'], done.returncode, figures, plan['out_of_memory'])
+    return Ran(plan['verdict'], code, figures, plan['out_of_memory'])
 
 
 def _run_command(what: Run) -> Ran:

@@ -18,7 +18,7 @@ from composer_memprof.interface.shown import Shown
 from composer_memprof.messages import MemprofError
 from composer_memprof.plans.output.text import plan_text
 from composer_memprof.plans.result import Plan
-from composer_memprof.plans.starting import planning_process
+from composer_memprof.plans.starting import NoPlanError, plan_of_process, planning_process
 from composer_memprof.schemas import versioned
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import device_asked_for
@@ -108,19 +108,10 @@ def plan(
             [(key, [_as_yaml(value) for value in values]) for key, values in (vary or {}).items()],
             changes,
         )
-    done = subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors='replace',
-        check=False,
-    )
     try:
-        return Planned(from_plain(Plan, json.loads(done.stdout)))
-    except json.JSONDecodeError:
-        lines = done.stderr.strip().splitlines() or [f'the plan ended with code {done.returncode}, and printed nothing']
+        return Planned(from_plain(Plan, plan_of_process(command, environment, stdin=subprocess.DEVNULL)[0]))
+    except NoPlanError as error:
+        lines = error.said or [f'the plan ended with code {error.code}, and printed nothing']
         said = [line for line in lines if line.startswith(_PREFIX)] or lines
         raise MemprofError(said[-1].removeprefix(_PREFIX)) from None
 

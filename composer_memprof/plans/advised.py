@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,7 @@ import yaml
 from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.analysis.run_report.trials import Trials, TriedChange
-from composer_memprof.plans.starting import planning_process
+from composer_memprof.plans.starting import NoPlanError, plan_of_process, planning_process
 from composer_memprof.redaction import one_line
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import Device, device_by_key, device_of_memory, find_device
@@ -132,14 +131,10 @@ def _trials(report: RunReport, config: Path, device: Device) -> _Found:
     command, environment = planning_process(
         str(config), [], device, ranks, advised=None if ran_out else advised, allocator=settings
     )
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, errors='replace', timeout=SECONDS, check=False
-    )
     try:
-        plan: Any = json.loads(done.stdout)
-    except ValueError:
-        lines = done.stderr.strip().splitlines()
-        raise ValueError(lines[-1] if lines else f'the simulation ended with code {done.returncode}') from None
+        plan, _ = plan_of_process(command, environment, timeout=SECONDS)
+    except NoPlanError as error:
+        raise ValueError(error.said[-1] if error.said else f'the simulation ended with code {error.code}') from None
     base = plan['outcome']
     if base['error']:
         raise ValueError(f'the config does not run here: {base["error"]}')

@@ -7,8 +7,9 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Optional
 
 from composer_memprof.simulated_gpu import ranks as simulated_ranks
@@ -28,6 +29,40 @@ def start(*arguments: Any, **named: Any) -> NoReturn:
     sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # until the new program can end in one line
     os.execve(sys.executable, command, environment)  # noqa: S606 (no shell is wanted)
+
+
+class NoPlanError(Exception):
+    """The process of a plan ended without one.
+
+    Attributes:
+        code: its exit code.
+        said: the lines of its messages.
+    """
+
+    def __init__(self, code: int, said: list[str]) -> None:
+        super().__init__(f'no plan, and exit code {code}')
+        self.code = code
+        self.said = said
+
+
+def plan_of_process(
+    command: Sequence[str], environment: Mapping[str, str], **settings: Any
+) -> tuple[dict[str, Any], int]:
+    """The plan that a process of :func:`planning_process` prints, as its JSON has it, and its exit code.
+
+    Args:
+        settings: as of :func:`subprocess.run`.
+
+    Raises:
+        NoPlanError: if it prints none.
+    """
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, errors='replace', check=False, **settings
+    )
+    try:
+        return json.loads(done.stdout), done.returncode
+    except ValueError:
+        raise NoPlanError(done.returncode, done.stderr.strip().splitlines()) from None
 
 
 def planning_process(
