@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Optional
 
-from composer_memprof.plans.trial import CHECKPOINT_MARK, Outcome, Trial
+from composer_memprof.plans.trial import CHECKPOINT_MARK, UNIT_MARK, Outcome, Trial
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, DROP_OUTPUTS, SHARD
 
 
@@ -123,10 +123,7 @@ def _checkpointing(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> 
     key = sharding_key(config)
     if key and base.ranks > 1:
         mark = '' if outcome.says_what_to_checkpoint else CHECKPOINT_MARK
-        settings = [f'{key}.activation_checkpointing=true']
-        if not is_fsdp2(key):  # torch advises against reentrant ones, which need an FSDP unit each
-            settings.append(f'{key}.activation_checkpointing_reentrant=false')
-        change = overriding(name, *settings, price=Price.RECOMPUTATION, mark=mark, on=blocks)
+        change = overriding(name, *checkpointing_overrides(key), price=Price.RECOMPUTATION, mark=mark, on=blocks)
         return replace(change, apply=lambda trial: replace(change.apply(trial), counts_flops=True))
     how = f'apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == {blocks!r})'
     return Change(
@@ -138,6 +135,19 @@ def sharding_key(config: Mapping[str, Any]) -> str:
     """Where the config sets FSDP up; ``''`` if it does not."""
     parallelism = config.get('parallelism_config') or {}
     return next((f'parallelism_config.{name}' for name in ('fsdp2', 'fsdp') if name in parallelism), '')
+
+
+def sharding_settings(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What the config sets at :func:`sharding_key`."""
+    return config['parallelism_config'][key.rpartition('.')[2]] or {}
+
+
+def checkpointing_overrides(key: str) -> list[str]:
+    """The settings of FSDP that checkpoint the modules that are meant."""
+    settings = [f'{key}.activation_checkpointing=true']
+    if not is_fsdp2(key):  # torch advises against reentrant ones, which need an FSDP unit each
+        settings.append(f'{key}.activation_checkpointing_reentrant=false')
+    return settings
 
 
 def is_fsdp2(key: str) -> bool:
@@ -152,14 +162,14 @@ def _of_sharding(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> It
             change = overriding('shard with FSDP2', 'parallelism_config.fsdp2={}', price=Price.COMMUNICATION)
             yield replace(change, advised_as=SHARD)
         return
-    settings = config['parallelism_config'][key.rpartition('.')[2]] or {}
+    settings = sharding_settings(config, key)
     yield _reshard(key, settings)
     if outcome.one_unit and outcome.blocks:
         yield overriding(
             f'an FSDP unit for each {outcome.blocks}',
             price=Price.MORE_GATHERS,
             cost='more, smaller gathers',
-            mark='_fsdp_wrap',
+            mark=UNIT_MARK,
             on=outcome.blocks,
         )
     if outcome.blocks and not settings.get('activation_cpu_offload'):

@@ -11,6 +11,8 @@ from composer_memprof.simulation.verdict import DOES_NOT_FIT, NOT_SEEN, verdict_
 
 #: The attribute of a module by which Composer decides whether its activations are checkpointed or offloaded.
 CHECKPOINT_MARK = '_activation_checkpointing'
+#: The attribute of a module that makes it a unit of FSDP.
+UNIT_MARK = '_fsdp_wrap'
 
 
 @dataclasses.dataclass(frozen=True)

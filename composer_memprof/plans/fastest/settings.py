@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from composer_memprof.plans.changes import is_fsdp2, sharding_key
-from composer_memprof.plans.trial import CHECKPOINT_MARK, Outcome, Trial
+from composer_memprof.plans.changes import checkpointing_overrides, is_fsdp2, sharding_key, sharding_settings
+from composer_memprof.plans.trial import CHECKPOINT_MARK, UNIT_MARK, Outcome, Trial
 
 _Apply = Callable[[Trial], Trial]
 
@@ -51,7 +51,7 @@ def settings_of(config: Mapping[str, Any], base: Trial, outcome: Outcome) -> lis
         outcome: of it, with FLOPs counted.
     """
     key = sharding_key(config) if base.ranks > 1 else ''
-    settings = dict(config['parallelism_config'][key.rpartition('.')[2]] or {}) if key else {}
+    settings = sharding_settings(config, key) if key else {}
     found = [_resharding(key, settings)] if key else []
     if outcome.blocks and (settings.get('activation_checkpointing') or not outcome.recomputes):
         found.append(_checkpointing(key, outcome))
@@ -86,9 +86,7 @@ def _checkpointing(key: str, outcome: Outcome) -> Setting:
             which += f'{"every second" if every == 2 else "each"} {blocks}'
             choices.append(Choice(name, _checkpointed(blocks, every), which))
         return Setting(tuple(choices), price=2)
-    settings = [f'{key}.activation_checkpointing=true']
-    if not is_fsdp2(key):  # torch advises against reentrant ones, which need an FSDP unit each
-        settings.append(f'{key}.activation_checkpointing_reentrant=false')
+    settings = checkpointing_overrides(key)
     return Setting(
         (
             Choice('', _set(f'{key}.activation_checkpointing=false')),
@@ -130,9 +128,7 @@ def _marked(apply: _Apply, mark: str = CHECKPOINT_MARK) -> _Apply:
 
 
 def _units(blocks: str) -> Setting:
-    own = Choice(
-        f'an FSDP unit for each {blocks}', _marked(_set(), '_fsdp_wrap'), f'_fsdp_wrap = True on each {blocks}'
-    )
+    own = Choice(f'an FSDP unit for each {blocks}', _marked(_set(), UNIT_MARK), f'{UNIT_MARK} = True on each {blocks}')
     return Setting((own, Choice('', lambda trial: trial)), price=1, ordered=False)
 
 
