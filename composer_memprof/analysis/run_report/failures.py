@@ -78,6 +78,12 @@ def out_of_step(failures: Sequence[Failure]) -> Optional[Failure]:
     return in_collective(lost)
 
 
+def line_and_call(failure: Optional[Failure]) -> tuple[str, str]:
+    """Where a rank failed, and the name of the collective call that the line makes; ``''`` for what is not known."""
+    line, _, call = ((failure.line if failure is not None else None) or '').partition(IN_COLLECTIVE)
+    return line, call
+
+
 def in_collective(failures: Sequence[Failure]) -> Optional[Failure]:
     """The first that lost the connection in a collective call of the user's code; None if none did."""
     return next((each for each in waited(failures) if IN_COLLECTIVE in (each.line or '')), None)

@@ -8,8 +8,14 @@ from collections.abc import Iterator, Sequence
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.advice import code
 from composer_memprof.analysis.run_report.advice.kinds import Advice
-from composer_memprof.analysis.run_report.failures import Failure, in_collective, never_came, out_of_step, waited
-from composer_memprof.vocabulary import IN_COLLECTIVE
+from composer_memprof.analysis.run_report.failures import (
+    Failure,
+    in_collective,
+    line_and_call,
+    never_came,
+    out_of_step,
+    waited,
+)
 
 #: Where a line of a library begins.
 _LIBRARIES = ('torch/', 'composer/', 'torchmetrics/', 'numpy/')
@@ -79,7 +85,7 @@ def against_failures(failures: Sequence[Failure], killed: Sequence[int] = ()) ->
         known = [advice for pattern, advice in _KNOWN if re.search(pattern, first.error)]
         yield from known[:1] or _of_own_error(first)
     elif (odd := in_collective(failures) if killed else out_of_step(failures)) is not None:
-        line, _, call = (odd.line or '').partition(IN_COLLECTIVE)
+        line, call = line_and_call(odd)
         first_look = f'Look in the log of rank {rank_list(killed)} for how it ended. ' if killed else ''
         yield Advice(
             f'{first_look}Let all ranks call torch.distributed.{call} at {line}, or none: all ranks must make the same collective calls, '

@@ -8,10 +8,16 @@ from collections.abc import Iterator, Sequence
 from composer_memprof.analysis.memory.summary import OutOfMemorySummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.attempts import RunAttempt, State
-from composer_memprof.analysis.run_report.failures import Failure, in_collective, never_came, out_of_step, waited
+from composer_memprof.analysis.run_report.failures import (
+    Failure,
+    in_collective,
+    line_and_call,
+    never_came,
+    out_of_step,
+    waited,
+)
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import human_bytes
-from composer_memprof.vocabulary import IN_COLLECTIVE
 
 #: Most files that a sentence names.
 _LISTED = 8
@@ -69,9 +75,8 @@ def _killed(report: RunReport, last: RunAttempt, killed: Sequence[int]) -> str:
     )
     lost = waited(report.failures)
     if lost:
-        call = in_collective(report.failures)
-        line, _, name = ((call.line if call is not None else None) or '').partition(IN_COLLECTIVE)
-        where = f' in torch.distributed.{name}, called at {line}' if name else ''
+        line, call = line_and_call(in_collective(report.failures))
+        where = f' in torch.distributed.{call}, called at {line}' if call else ''
         text += f' {_ranks([each.rank for each in lost], report)} then lost the connection{where}: {lost[0].error}.'
     stopped = [each.rank for each in report.failures if each.origin == 'stopped']
     return text + (f' {_ranks(stopped, report)} {_was(stopped)} stopped by that.' if stopped else '')
@@ -90,7 +95,7 @@ def _hang(report: RunReport) -> str:
 
 
 def _out_of_step(report: RunReport, odd: Failure) -> str:
-    line, _, call = (odd.line or '').partition(IN_COLLECTIVE)
+    line, call = line_and_call(odd)
     same = [each.rank for each in waited(report.failures) if each.line == odd.line]
     others = [each for each in waited(report.failures) if each.line != odd.line]
     at = f' in batch {odd.batch}' if odd.batch is not None else ''
