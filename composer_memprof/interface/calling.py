@@ -39,13 +39,18 @@ def _function(request: dict[str, Any]) -> Callable[..., Any]:
         found = importlib.util.module_from_spec(spec)
         sys.modules[_MODULE] = found
         for name, (module, member) in request.get('imported', {}).items():
-            setattr(found, name, _member(importlib.import_module(module), member))
+            setattr(found, name, member_of(importlib.import_module(module), member))
         spec.loader.exec_module(found)
-    function: Callable[..., Any] = _member(found, request['name'])
+    function: Callable[..., Any] = member_of(found, request['name'])
     return function
 
 
-def _member(home: Any, name: str) -> Any:
+def member_of(home: Any, name: str) -> Any:
+    """What is called ``name`` in a module, such as ``'Model.make'``; the module itself if the name is empty.
+
+    Raises:
+        AttributeError: if there is none.
+    """
     for part in filter(None, name.split('.')):
         home = getattr(home, part)
     return home

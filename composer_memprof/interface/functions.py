@@ -16,7 +16,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Optional
 
 from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
-from composer_memprof.interface.calling import CALLING
+from composer_memprof.interface.calling import CALLING, member_of
 from composer_memprof.messages import MemprofError
 
 #: The last word of the command, in whose place a search puts its numbers.
@@ -81,7 +81,7 @@ def _place(function: FunctionType) -> dict[str, Any]:
             'script or a notebook, no lambda and no function that is defined within another one'
         )
     home = sys.modules.get(module)
-    if home is None or _member(home, name) is not function:
+    if not _is_member(function, home, name):
         raise MemprofError(f'simulate cannot call {name} in another process: {module}.{name} is another object')
     if module != '__main__':
         return {'module': module, 'name': name}
@@ -91,10 +91,11 @@ def _place(function: FunctionType) -> dict[str, Any]:
     return {'name': name, **_of_notebook(function)}
 
 
-def _member(home: Any, name: str) -> Any:
-    for part in name.split('.'):
-        home = getattr(home, part, None)
-    return home
+def _is_member(value: Any, home: Optional[ModuleType], name: str) -> bool:
+    try:
+        return member_of(home, name) is value
+    except AttributeError:
+        return False
 
 
 def _of_notebook(function: FunctionType) -> dict[str, Any]:
@@ -134,5 +135,5 @@ def _address(value: Any) -> Optional[list[str]]:
     if not isinstance(module, str) or not isinstance(name, str) or module == '__main__':
         return None
     with contextlib.suppress(ImportError):
-        return [module, name] if _member(importlib.import_module(module), name) is value else None
+        return [module, name] if _is_member(value, importlib.import_module(module), name) else None
     return None

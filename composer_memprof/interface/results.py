@@ -76,7 +76,7 @@ class Simulated(Shown):
     @property
     def snapshot(self) -> Optional[Path]:
         """The recording, for ``load_snapshot``; None if there is none."""
-        return next((Path(process.snapshot) for process in self.result.processes if process.snapshot), None)
+        return self.result.snapshot
 
     def text(self) -> RenderableType:
         return output_text(self.result, self.versus)

@@ -58,10 +58,9 @@ class Request:
                 result = simulate(self.command, self.what, folder, **streams)
         except OSError as error:
             raise self._not_started(error) from None
-        simulated = next((process.snapshot for process in result.processes if process.snapshot), None)
-        if self.recording is None or simulated is None:
+        if self.recording is None or result.snapshot is None:
             return result, None
-        return result, compare(self.recording, Path(simulated))
+        return result, compare(self.recording, result.snapshot)
 
     def search(self, most: int, report: Callable[[int], None] = lambda number: None) -> Search:
         """The largest number, up to ``most``, that fits in the place of ``{}`` in the command.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Optional
 
 from composer_memprof.messages import count_of
@@ -104,6 +105,11 @@ class SimulationResult(SimulatedMachine):
     def time(self) -> Optional[StepTime]:
         """Of a step of the process that reserved most; None if it is not known."""
         return self.processes[0].time if self.processes else None
+
+    @property
+    def snapshot(self) -> Optional[Path]:
+        """The recording of the process that reserved most among those that left one; None if none did."""
+        return next((Path(process.snapshot) for process in self.processes if process.snapshot), None)
 
     @property
     def failed(self) -> bool:

@@ -47,7 +47,7 @@ def copies_in(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> 
             continue
         shapes = _shapes(module)
         if any(_shapes(other, without=module) == shapes for other in modules.values() if other is not module):
-            found[name] = sum(each.nbytes for each in [*module.parameters(), *module.buffers()])
+            found[name] = _bytes_of(module)
     return found
 
 
@@ -71,12 +71,16 @@ def without_gradient(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
             or (never and any(word in name.lower() for word in _TEACH))
         )
         if is_teacher:
-            found[name] = sum(each.nbytes for each in [*module.parameters(), *module.buffers()])
+            found[name] = _bytes_of(module)
     return found
 
 
 def _trained(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     return {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group['params']}
+
+
+def _bytes_of(module: nn.Module) -> int:
+    return sum(each.nbytes for each in [*module.parameters(), *module.buffers()])
 
 
 def _shapes(module: nn.Module, without: nn.Module | None = None) -> dict[str, torch.Size]:
