@@ -42,29 +42,32 @@ class SlowForward(Regression):
         return super().forward(batch)
 
 
-class StaysAway(Regression):
-    """One rank does not come to the collective calls of the fifth batch's backward."""
+class InBatchFive(Regression):
+    """One rank has the problem in the fifth batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.batches = 0
 
-    def forward(self, batch: Any) -> torch.Tensor:
+    def has_it_now(self) -> bool:
+        """Asked once in each batch."""
         self.batches += 1
-        time.sleep(60 if is_slow() and self.batches == 5 else 0)
+        return is_slow() and self.batches == 5
+
+
+class StaysAway(InBatchFive):
+    """The rank does not come to the collective calls of the batch's backward."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        time.sleep(60 if self.has_it_now() else 0)
         return super().forward(batch)
 
 
-class CallsAlone(Regression):
-    """One rank comes to a barrier in the fifth batch, the other does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches = 0
+class CallsAlone(InBatchFive):
+    """The rank comes to a barrier, the other does not."""
 
     def forward(self, batch: Any) -> torch.Tensor:
-        self.batches += 1
-        if is_slow() and self.batches == 5:
+        if self.has_it_now():
             torch.distributed.barrier()
         return super().forward(batch)
 
@@ -127,14 +130,9 @@ class KeepsHidden(Regression):
         return super().forward(batch)
 
 
-class Fails(Regression):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches = 0
-
+class Fails(InBatchFive):
     def forward(self, batch: Any) -> torch.Tensor:
-        self.batches += 1
-        if is_slow() and self.batches == 5:
+        if self.has_it_now():
             raise ValueError('shard 17 is damaged')
         return super().forward(batch)
 
