@@ -37,8 +37,12 @@ def running() -> Optional[Rates]:
 
 
 def start(rates: Rates, launch: float = 1.0, copies: float = 1.0) -> None:
-    """Let the clocks run, all from the same moment on, launches and copies taking so many times as long as known. The device's memory does not end from now on: to listen to
+    """Let the clocks run, all from the same moment on. The device's memory does not end from now on: to listen to
     operators changes what torch allocates a little, so that no memory is judged while they run.
+
+    Args:
+        launch: how many times as long the host takes for a launch.
+        copies: how many times as long copies between host and device take.
     """
     global _rates
     _rates = rates

@@ -19,7 +19,15 @@ from composer_memprof.simulated_gpu.durations.collectives import collective_seco
 
 #: Their numbers are their names in a trace.
 COLLECTIVES = (
-    *('all_reduce', 'reduce', 'broadcast', 'all_gather', 'gather', 'scatter', 'reduce_scatter', 'all_to_all', 'send'),
+    'all_reduce',
+    'reduce',
+    'broadcast',
+    'all_gather',
+    'gather',
+    'scatter',
+    'reduce_scatter',
+    'all_to_all',
+    'send',
 )
 
 

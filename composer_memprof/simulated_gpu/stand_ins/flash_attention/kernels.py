@@ -53,11 +53,7 @@ def fwd(
     logsumexp = floats(q, batch, heads, length)
     returned = scores(q, batch, heads, length, keys, p_dropout) if return_softmax else no_scores(q)
     accumulators = _of_splits(q, batch, of_queries, width, queries, keys) if not p_dropout else ()
-    state = random_state(q)
-    start([out])
-    if accumulators:
-        start(accumulators)
-    return [out, logsumexp, returned, state]
+    return _forward_done(out, logsumexp, returned, accumulators)
 
 
 def varlen_fwd(
@@ -101,11 +97,7 @@ def varlen_fwd(
     accumulators: tuple[Tensor, ...] = ()
     if max_seqlen_q == 1 and heads > of_keys and is_whole and not p_dropout and alibi_slopes is None:
         accumulators = _of_splits(q, batch, of_keys, width, heads // of_keys, max_seqlen_k)
-    state = random_state(q)
-    start([out])
-    if accumulators:
-        start(accumulators)
-    return [out, logsumexp, returned, state]
+    return _forward_done(out, logsumexp, returned, accumulators)
 
 
 def bwd(
@@ -141,12 +133,7 @@ def bwd(
     rounded = rounded_rows(length)
     sums = floats(q, batch, heads, rounded)
     accumulated = _accumulated(q, batch * heads, (batch, rounded, heads, _rounded(width)), deterministic)
-    expanded = _expanded(k, heads)
-    start([sums])
-    start([accumulated])
-    start([gradients[0]])
-    _sum_groups(gradients, expanded, heads)
-    return [*gradients, sums]
+    return _backward_done(gradients, sums, accumulated, k, heads)
 
 
 def varlen_bwd(
@@ -188,6 +175,20 @@ def varlen_bwd(
     rows = rows_of_sequences(q, cu_seqlens_q)
     sums = floats(q, heads, rows)
     accumulated = _accumulated(q, batch * heads, (rows, heads, _rounded(width)), deterministic)
+    return _backward_done(gradients, sums, accumulated, k, heads)
+
+
+def _forward_done(out: Tensor, logsumexp: Tensor, returned: Tensor, accumulators: tuple[Tensor, ...]) -> list[Tensor]:
+    """Make the state of dropout, and start the kernels."""
+    state = random_state(out)
+    start([out])
+    if accumulators:
+        start(accumulators)
+    return [out, logsumexp, returned, state]
+
+
+def _backward_done(gradients: list[Tensor], sums: Tensor, accumulated: Tensor, k: Tensor, heads: int) -> list[Tensor]:
+    """Make the gradients of each head of queries, where these are more, and start the kernels."""
     expanded = _expanded(k, heads)
     start([sums])
     start([accumulated])

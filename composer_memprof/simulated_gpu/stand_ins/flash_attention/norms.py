@@ -176,7 +176,7 @@ def rms_norm_fn(
     """As :func:`layer_norm_fn`, without the mean."""
     of_inputs = (x, weight, bias, residual, x1, weight1, bias1)
     about = (eps, dropout_p, rowscale, prenorm, residual_in_fp32, True, return_dropout_mask)
-    return _Norm.apply(*of_inputs, *about, out, residual_out)
+    return layer_norm_fn(*of_inputs, *about, out, residual_out)
 
 
 class RMSNorm(torch.nn.Module):
