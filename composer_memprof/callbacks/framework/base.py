@@ -194,7 +194,7 @@ class ProfilingCallback(WindowRecording):
         self._close_run(state)
         self._forget_run()
         self._state = weakref.ref(state)
-        exclude_from_children(state, lambda state: host_memory(state.model, state.optimizers))
+        _exclude_model_from_children(state)
         check_ranks(self.when)
         folder = check_output(self.output, state)
         destination = destination_for(self.output, logger)
@@ -238,6 +238,9 @@ class ProfilingCallback(WindowRecording):
     def fit_start(self, state: State, logger: Logger) -> None:
         del logger  # unused
         signals.hold(self)
+        _exclude_model_from_children(
+            state
+        )  # again, since a Trainer may train on another thread than the one that made it
         self._end_failed_fit(state)
         self._finish_if_recording(state)  # of the fit that failed
         if self.when.stages == {'eval'} and not state.evaluators:
@@ -339,3 +342,8 @@ class ProfilingCallback(WindowRecording):
             what = f'{type(error).__name__}: {explained(error)}'
             warn(f'{name} is disabled for the rest of this run: {what}. Training continues')
         self._drop_recording()
+
+
+def _exclude_model_from_children(state: State) -> None:
+    """Let no child that this thread forks have the model, its gradients and the optimizers' state."""
+    exclude_from_children(state, lambda state: host_memory(state.model, state.optimizers))

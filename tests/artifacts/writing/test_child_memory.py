@@ -198,3 +198,34 @@ def test_the_weights_are_not_copied_while_a_child_lives_and_the_users_own_forks_
     assert faults_of(update) > pages / 2, 'a fork of the user has not got the weights'
     os.kill(own, signal.SIGKILL)
     os.waitpid(own, 0)
+
+
+ON_TWO_THREADS = """
+import sys, threading, time, torch
+from composer_memprof.artifacts.writing.child.memory import exclude_from_children, memory_excluded
+from composer_memprof.recorders.host_memory import host_memory
+
+model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(20)))
+inputs, registered, end = torch.ones(2, 8), threading.Event(), time.monotonic() + 2
+
+def train():
+    exclude_from_children(model, lambda model: host_memory(model, []))
+    registered.set()
+    while time.monotonic() < end:
+        model.zero_grad()
+        model(inputs).sum().backward()
+
+training = threading.Thread(target=train)
+training.start()
+registered.wait()
+while time.monotonic() < end:
+    with memory_excluded():
+        pass
+training.join()
+print('trained')
+"""
+
+
+def test_a_fork_on_one_thread_does_not_look_at_the_gradients_that_another_thread_replaces() -> None:
+    run = run_script(ON_TWO_THREADS)
+    assert (run.returncode, run.stdout) == (0, 'trained\n'), run.stderr

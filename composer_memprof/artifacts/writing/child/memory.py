@@ -12,6 +12,7 @@ import ctypes
 import functools
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -85,12 +86,17 @@ _FindRanges = Callable[[Any], Iterable[tuple[int, int]]]
 #: Smaller ranges are shared like all other memory.
 _SMALLEST_BYTES = 1 << 20
 
-_excluded: weakref.WeakKeyDictionary[Any, _FindRanges] = weakref.WeakKeyDictionary()
+#: What finds the memory of each owner, and the thread that rewrites that memory.
+_excluded: weakref.WeakKeyDictionary[Any, tuple[_FindRanges, int]] = weakref.WeakKeyDictionary()
 
 
 def exclude_from_children(owner: _Owner, find: Callable[[_Owner], Iterable[tuple[int, int]]]) -> None:
-    """Exclude the memory that ``find(owner)`` returns from all later children, for as long as ``owner`` lives."""
-    _excluded[owner] = find
+    """Exclude the memory that ``find(owner)`` returns from all later children of this thread, while ``owner`` lives.
+
+    A child that another thread forks has that memory: ``find`` may not run there. torch replaces gradients without
+    Python's lock, so that a thread which looks at another one's gradients reads freed memory (SIGSEGV).
+    """
+    _excluded[owner] = find, threading.get_ident()
 
 
 @contextlib.contextmanager
@@ -100,8 +106,9 @@ def memory_excluded() -> Iterator[None]:
     parent = os.getpid()
     try:
         with errors_logged('memory could not be left out of a child'):
-            for owner, find in list(_excluded.items()):
-                ranges += map(_whole_pages, find(owner))
+            for owner, (find, thread) in list(_excluded.items()):
+                if thread == threading.get_ident():
+                    ranges += map(_whole_pages, find(owner))
             ranges = [(begin, size) for begin, size in ranges if size >= _SMALLEST_BYTES]
             for begin, size in ranges:
                 _madvise()(begin, size, mmap.MADV_DONTFORK)
