@@ -25,8 +25,7 @@ def replace(module: Any, name: str, replacement: Callable[..., Any]) -> Any:
     if original is None:
         raise NotReplacedError(f'simulated ranks: torch {torch.__version__} has no {module.__name__}.{name}')
     setattr(module, name, replacement)
-    for loaded in list(sys.modules.values()):
-        held = getattr(loaded, '__dict__', {})
-        if held.get('__name__', '').startswith('torch') and held.get(name) is original:
-            setattr(loaded, name, replacement)
+    for of_torch in [loaded for key, loaded in sys.modules.items() if key.startswith('torch')]:
+        if getattr(of_torch, '__dict__', {}).get(name) is original:
+            setattr(of_torch, name, replacement)
     return original
