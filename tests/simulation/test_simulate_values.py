@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+from composer_memprof.analysis.memory.snapshot_report import report_on
+from composer_memprof.analysis.snapshot.loading import load_snapshot
 from tests.support.processes.simulated_runs import MIB, result_of, simulate
 
 PADDED = """
@@ -94,3 +97,34 @@ def test_a_compiled_model_stays_one_graph() -> None:
     Path('train.py').write_text(COMPILED)
     compiled = result_of('--', 'python', 'train.py')
     assert (compiled['code'], compiled['verdict']) == (0, 'fits'), compiled['stderr']
+
+
+TRANSFORMER = """
+import torch
+from torch.nn.functional import cross_entropy
+layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).cuda()
+embedding, head = torch.nn.Embedding(1024, 64).cuda(), torch.nn.Linear(64, 1024).cuda()
+modules = torch.nn.ModuleList([embedding, layer, head])
+optimizer = torch.optim.AdamW(modules.parameters())
+for _ in range(3):
+    tokens = torch.randint(0, 1024, (8, 128), device='cuda')
+    loss = cross_entropy(head(layer(embedding(tokens))).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_places_that_hold_memory_are_those_of_the_program_with_values_and_without() -> None:
+    """What follows values passes each operator on. Its own lines are no part of the program."""
+    Path('train.py').write_text(TRANSFORMER)
+    found: dict[str, Counter[tuple[str, str, str]]] = {'--values': Counter(), '--no-values': Counter()}
+    for option in found:
+        done = simulate(option, '--folder', option[2:], '--', 'python', 'train.py')
+        assert done.returncode == 0, done.stderr
+        snapshot = load_snapshot(Path(option[2:], 'rank0.memory_snapshot.pickle'))
+        for holder in report_on(snapshot).devices[0].peak.holders:
+            place = str(holder.frames[0]) if holder.frames else 'no stack'
+            found[option][place, str(holder.within), holder.category] += holder.bytes
+    assert found['--values'] == found['--no-values']
+    assert len(found['--values']) > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ _MOST_ALIKE = 4
 _PLAIN = {str, int, type(None)}
 #: torch writes the line -1 of a frame that has none, as in compiled code, as a number of 64 bits without a sign.
 _NO_LINE = (-1, 2**64 - 1)
+#: Files through which this package passes the program's calls on to torch: a simulated GPU, and a dispatch mode.
+_PASSED_ON = re.compile(
+    r'(^|[/\\])composer_memprof[/\\](simulated_gpu[/\\]|simulation[/\\]observer\.py|recorders[/\\]dispatch\.py)'
+)
+#: The file of torch by which such a call goes on.
+_GOES_ON = ('/torch/_ops.py', '\\torch\\_ops.py')
 
 
 class StackIndex:
@@ -63,7 +70,7 @@ class StackIndex:
         return found
 
     def _new(self, frames: list[Any]) -> int:
-        stack = tuple(map(self._frame, frames))
+        stack = _of_program(tuple(map(self._frame, frames)))
         index = self._by_stack.setdefault(stack, len(self.stacks))
         if index == len(self.stacks):
             self.stacks.append(stack)
@@ -81,3 +88,12 @@ class StackIndex:
 
 def _line(frame: dict[str, Any]) -> int:
     return 0 if frame.get('line') in _NO_LINE else whole(frame, 'line', 0)
+
+
+def _of_program(stack: Stack) -> Stack:
+    """The stack without the frames of calls that this package passed on. The program would have none of them without it."""
+    passed_on = [_PASSED_ON.search(frame.filename) is not None for frame in stack]
+    if not any(passed_on):
+        return stack
+    goes_on = [frame.filename.endswith(_GOES_ON) and outer for frame, outer in zip(stack, [*passed_on[1:], False])]
+    return tuple(frame for frame, *left_out in zip(stack, passed_on, goes_on) if not any(left_out))

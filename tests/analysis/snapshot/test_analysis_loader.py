@@ -100,6 +100,14 @@ def test_a_frame_without_a_line_is_read_as_torch_writes_it(line: int) -> None:
     assert str(holder.frames[0]) == '<eval_with_key>.0 forward'
 
 
+@pytest.mark.parametrize('passing', ['simulated_gpu/values/keys.py', 'recorders/dispatch.py', 'simulation/observer.py'])
+def test_frames_of_a_call_that_this_package_passed_on_are_left_out(passing: str) -> None:
+    files = ['/x/torch/_ops.py', f'/x/composer_memprof/{passing}', '/x/torch/_ops.py', '/home/me/train.py']
+    stack = [{'filename': file, 'line': 1, 'name': 'f'} for file in files]
+    snapshot = load_snapshot(saved(plain(event('alloc', 512, 8, stack))))
+    assert [frame.filename for frame in snapshot.stacks[1]] == files[2:]
+
+
 def test_events_of_an_unknown_action_are_left_out_and_named() -> None:
     content = plain(
         event('alloc', 512, 8),
