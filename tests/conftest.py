@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -21,22 +22,29 @@ from composer_memprof.artifacts.reading.manifest import Entry, find_manifests, r
 from composer_memprof.simulated_gpu.building import CannotSimulateError
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
+from tests.support.without_transformers import leave_transformers_to_those_who_import_it
 
-# the tests of what needs no Composer run without it too
-if importlib.util.find_spec('composer'):
-    from tests.support.small_training import (  # noqa: F401
-        FEATURES,
-        Noise,
-        Regression,
-        loader,
-        make_trainer,
-        train,
-    )
+leave_transformers_to_those_who_import_it()
 
-# What the libraries have made by now stays to the end. Neither the garbage collector nor a search for what keeps a tensor
-# goes through it again: half of each small training's time would go there.
-gc.collect()
-gc.freeze()
+#: The parts of the small training.
+_TRAINING = ('FEATURES', 'Noise', 'Regression', 'loader', 'make_trainer', 'train')
+
+
+def __getattr__(name: str) -> Any:
+    """Import Composer for a module that asks for the small training: the process that only hands out tests never does."""
+    if name not in _TRAINING:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(importlib.import_module('tests.support.small_training'), name)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now to the end.
+
+    Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small training's
+    time would go there.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 
 from composer_memprof.simulated_gpu.launchers.unwrapping import Launch, NotUnwrappedError, unwrapped
 from tests.conftest import simulated_gpu
-from tests.support.processes.simulated_runs import result_of, simulate
+from tests.support.processes import warm_python
+from tests.support.processes.simulated_runs import QUIET, result_of, simulate
 
 needs_accelerate = pytest.mark.skipif(not importlib.util.find_spec('accelerate'), reason='accelerate is not installed')
 needs_deepspeed = pytest.mark.skipif(not importlib.util.find_spec('deepspeed'), reason='deepspeed is not installed')
@@ -27,7 +30,13 @@ num_processes: 4
 
 
 def machine(devices: int) -> Mapping[str, str]:
-    return simulated_gpu(devices=devices)
+    return {**simulated_gpu(devices=devices), **QUIET}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that is asked need not import torch: its process is forked."""
+    monkeypatch.setattr(subprocess, 'run', functools.partial(warm_python.run, own_server=True))
 
 
 def launched(line: str, rank: int = 0) -> Launch:
@@ -39,6 +48,7 @@ def words(launch: Launch) -> str:
     return ' '.join('PYTHON' if Path(word).name.startswith('python') else word for word in launch.command)
 
 
+@pytest.mark.usefixtures('asked')
 @needs_accelerate
 def test_accelerate_starts_as_many_ranks_as_it_is_told_or_as_there_are_gpus() -> None:
     told = launched('accelerate launch --multi_gpu --num_processes 2 --mixed_precision fp16 train.py --lr 1')
@@ -56,6 +66,7 @@ def test_accelerate_starts_as_many_ranks_as_it_is_told_or_as_there_are_gpus() ->
     assert (nodes.ranks, nodes.ranks_per_node) == (16, 8)
 
 
+@pytest.mark.usefixtures('asked')
 @needs_accelerate
 @pytest.mark.parametrize('version', ['1', '2'])
 def test_accelerates_config_file_says_how_its_ranks_shard(version: str) -> None:
@@ -68,6 +79,7 @@ def test_accelerates_config_file_says_how_its_ranks_shard(version: str) -> None:
     assert asked == {'ACCELERATE_USE_FSDP': 'true', 'FSDP_VERSION': version, 'FSDP_OFFLOAD_PARAMS': 'true'}
 
 
+@pytest.mark.usefixtures('asked')
 @needs_accelerate
 def test_what_accelerate_does_not_take_is_said_in_its_own_words() -> None:
     for words_of_it in ('--multi_gpu --num_processes 1 train.py', '--no-such-option train.py'):
@@ -102,6 +114,7 @@ def test_a_rank_of_accelerates_shards_what_the_config_shards() -> None:
     assert less['allocated'] < more['allocated'] / 2
 
 
+@pytest.mark.usefixtures('asked')
 @needs_accelerate
 def test_an_accelerate_without_deepspeed_says_so() -> None:
     if importlib.util.find_spec('deepspeed'):
@@ -110,6 +123,7 @@ def test_an_accelerate_without_deepspeed_says_so() -> None:
         launched('accelerate launch --use_deepspeed --num_processes 2 train.py')
 
 
+@pytest.mark.usefixtures('asked')
 @needs_deepspeed
 def test_deepspeed_starts_a_rank_on_each_gpu_and_tells_it_its_place() -> None:
     launch = launched('deepspeed --num_gpus 4 train.py --deepspeed', rank=2)
@@ -122,7 +136,7 @@ def test_deepspeed_starts_a_rank_on_each_gpu_and_tells_it_its_place() -> None:
 def test_a_launcher_that_is_not_installed_is_named() -> None:
     if importlib.util.find_spec('deepspeed'):
         pytest.skip('deepspeed is installed')
-    refused = simulate('--', 'deepspeed', 'train.py', fresh=True)
+    refused = simulate('--', 'deepspeed', 'train.py')
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
     assert "deepspeed: ModuleNotFoundError: No module named 'deepspeed'" in refused.stderr
 

@@ -18,6 +18,8 @@ from composer_memprof.simulated_gpu.building import CannotSimulateError, library
 from composer_memprof.simulated_gpu.devices import Device, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
 from tests.conftest import simulated_gpu
+from tests.support.processes import warm_python
+from tests.support.processes.simulated_runs import QUIET
 from tests.support.recordings.snapshots import REAL
 
 #: The script that made the real snapshots.
@@ -28,10 +30,11 @@ TRUTH = REAL.parent.parent / 'truth'
 def test_the_gpu_tests_pass_on_it() -> None:
     tests = Path(__file__).with_name('test_gpu.py')
     command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-m', 'gpu', str(tests)]
-    ran = subprocess.run(
+    ran = warm_python.run(
         command,
+        own_server=True,
         cwd=tests.parent.parent,
-        env=simulated_gpu('a100-80gb'),
+        env={**simulated_gpu('a100-80gb'), **QUIET},
         capture_output=True,
         text=True,
         timeout=400,

@@ -147,7 +147,7 @@ found['own rank'] = [dist.get_rank(), dist.get_world_size()]
 
 
 def test_one_process_trains_on_several_gpus_and_communicates_with_itself(tmp_path: Path) -> None:
-    found = on_simulated_gpu(tmp_path, ONE_PROCESS, devices=2)
+    found = on_simulated_gpu(tmp_path, ONE_PROCESS, devices=2, fresh=True)
     first, second = found['data parallel']
     assert first >= 4 * 64, 'parameters, gradients and two states'
     assert 64 < second < 3 * 64, 'a copy of the parameters, and later its gradient'

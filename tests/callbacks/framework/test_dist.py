@@ -21,26 +21,26 @@ pytestmark = pytest.mark.dist
 
 
 def launched(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    composer = Path(sys.executable).parent / 'composer'
-    run = subprocess.run(
-        [*(composer, '-n', '2', '-c', 'composer-memprof', 'train'), *map(str, arguments)],
+    """What Composer's launcher starts with the arguments, forked from it."""
+    scripts = Path(sys.executable).parent
+    return warm_python.run(
+        [*(sys.executable, '-c', LAUNCHER, 'composer.cli', '-n', '2'), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=300,
-        env=child_environment(PATH=f'{composer.parent}:/usr/bin:/bin', **environment),
+        env=child_environment(PATH=f'{scripts}:/usr/bin:/bin', **environment),
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run
 
 
 def test_each_rank_leaves_its_own_files_and_manifest(s3: Any, s3_endpoint: str) -> None:
     run = launched(
-        *(QUICKSTART, 'max_duration=50ba', *SMALL),
+        *('-c', 'composer-memprof', 'train', QUICKSTART, 'max_duration=50ba', *SMALL),
         'callbacks.memprof_host_rss.remote_file_name=s3://runs/{run_name}',
         'callbacks.memprof_torch_profiler.schedule.ranks=[1]',
         'callbacks.memprof_memory_snapshot.filename="{batch}.pickle"',
         **s3_environment(s3_endpoint),
     )
+    assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count('Next, try:') == 1, 'rank 0 alone speaks'
     for rank in (0, 1):
         kinds = {entry.kind for entry in entries(Path('runs/quickstart')) if entry.rank == rank}
@@ -95,13 +95,7 @@ if __name__ == '__main__':
 
 def test_when_a_rank_dies_the_other_saves_everything_and_ends_by_itself() -> None:
     Path('job.py').write_text(_ONE_RANK_DIES)
-    run = warm_python.run(
-        [sys.executable, '-c', LAUNCHER, 'composer.cli', '-n', '2', 'job.py'],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=child_environment(),
-    )
+    run = launched('job.py')
     assert 'Rank 1 crashed with exit code 3' in run.stderr
     assert 'SIGKILL' not in run.stderr, 'the launcher did not have to kill it'
     saved = {entry.kind for entry in entries(Path('test-run')) if entry.rank == 0 and entry.status == 'saved'}

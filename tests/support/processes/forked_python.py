@@ -9,11 +9,13 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE
@@ -34,11 +36,18 @@ _HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, sig
 
 
 class Popen(subprocess.Popen):
-    """As :class:`subprocess.Popen`, whose child is forked if the command is this Python with a script or module."""
+    """As :class:`subprocess.Popen`, whose child is forked if the command is this Python with a script or module.
+
+    A command that is installed beside this Python is a script of it.
+    """
 
     def _execute_child(self, *given: Any) -> None:  # type: ignore[override]
         named = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
-        executable, *arguments = (os.fspath(word) for word in named['args'] if word != '-u')
+        words = named['args'] if isinstance(named['args'], list) else [named['args']]
+        executable, *arguments = (os.fspath(word) for word in words if word != '-u')
+        script = shutil.which(executable, path=(named['env'] or os.environ).get('PATH'))
+        if script and Path(script).read_bytes().startswith(f'#!{sys.executable}\n'.encode()):
+            executable, arguments = sys.executable, [script, *arguments]
         flags = [word for word in arguments[:1] if word.startswith('-') and word != '-m']
         if executable != sys.executable or not arguments or flags:
             super()._execute_child(*given)  # type: ignore[misc]

@@ -16,6 +16,8 @@ from tests.support.json_schemas import as_promised
 from tests.support.processes import warm_python
 
 MIB = 1 << 20
+#: So is the process of a plan. These are read at an import, so that all servers have them.
+QUIET = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
 
 
 def on_simulated_gpu(
@@ -26,16 +28,19 @@ def on_simulated_gpu(
     devices: int = 1,
     values: bool = False,
     fails: bool = False,
+    fresh: bool = False,
     **variables: str,
 ) -> dict[str, Any]:
-    """What the script puts into ``found``, with ``stderr`` and ``notes``."""
+    """What the script puts into ``found``, with ``stderr`` and ``notes``. With ``fresh``, libraries warn as a user's do."""
     environment = simulated_gpu(devices=devices, kept=kept, values=values)
     notes = tmp_path / 'notes.txt'
     script = tmp_path / 'script.py'
     head = 'import json, torch\nfound = {}\n'
     script.write_text(f'{head}{textwrap.dedent(code)}\nprint("\\n" + json.dumps(found))\n')
-    environment |= {'SIMULATED_GPU_NOTES': str(notes), **variables}
-    usual = all(name == 'PYTORCH_CUDA_ALLOC_CONF' and 'backend:' not in variables[name] for name in variables)
+    environment |= {'SIMULATED_GPU_NOTES': str(notes), **({} if fresh else QUIET), **variables}
+    usual = not fresh and all(
+        name == 'PYTORCH_CUDA_ALLOC_CONF' and 'backend:' not in variables[name] for name in variables
+    )
     ran = warm_python.run(
         [sys.executable, str(script)],
         own_server=usual,
@@ -55,11 +60,10 @@ def run_on_a_server(
     code: str, *arguments: str, environment: dict[str, str], cwd: Optional[Path] = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``code`` in a process that has imported torch on a simulated GPU, and is as quiet as a plan's."""
-    quiet = {'KINETO_LOG_LEVEL': '99', 'TORCH_CPP_LOG_LEVEL': 'ERROR', 'PYTHONWARNINGS': 'ignore'}
     return warm_python.run(
         [sys.executable, '-c', code, *arguments],
         own_server=True,
-        env={**environment, **quiet},
+        env={**environment, **QUIET},
         cwd=cwd,
         capture_output=True,
         text=True,

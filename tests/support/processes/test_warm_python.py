@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import child_environment, simulated_gpu
+from tests.conftest import child_environment, simulated_gpu, wait_for
 from tests.support.processes import warm_python
+from tests.support.processes.simulated_runs import QUIET
+from tests.support.processes.warm_python_server import NOTHING_VARIABLE
 
 #: Fresh and forked processes must do the same.
 BOTH = pytest.mark.parametrize(
@@ -118,11 +120,33 @@ def test_variables_that_libraries_read_at_an_import_are_never_those_of_another_p
     code = "import os; print(hash('x'), os.environ['PYTHONHASHSEED'], os.getppid())"
     hashes, seeds, parents = [], [], []
     for own_server in (False, True, True):
-        done = python('-c', code, env=child_environment(PYTHONHASHSEED='7'), own_server=own_server)
+        environment = child_environment(PYTHONHASHSEED='7', **{NOTHING_VARIABLE: ''})
+        done = python('-c', code, env=environment, own_server=own_server)
         for told, value in zip((hashes, seeds, parents), done.stdout.split()):
             told.append(int(value))
     assert seeds == [7, 7, 7] and len(set(hashes)) == 1
     assert parents[0] == os.getpid() != parents[1] == parents[2]
+
+
+PARENT = 'import os; print(os.getppid())'
+OF_ANOTHER_PROCESS = f"""
+import sys
+from tests.support.processes import warm_python
+warm_python.run([sys.executable, '-c', {PARENT!r}])
+"""
+
+
+def test_processes_of_one_run_share_a_server_that_ends_with_the_last() -> None:
+    environment = child_environment(PYTHONHASHSEED='8', **{NOTHING_VARIABLE: ''})
+    server = python('-c', PARENT, env=environment, own_server=True).stdout
+    found = {}
+    for name in (warm_python.RUN, 'another run'):
+        theirs = {**environment, 'PYTEST_XDIST_TESTRUNUID': name}
+        found[name] = python('-c', OF_ANOTHER_PROCESS, env=theirs, run=subprocess.run).stdout
+    assert found[warm_python.RUN] == server != found['another run'] != ''
+    assert python('-c', PARENT, env=environment, own_server=True).stdout == server, 'another process has left it'
+    command = Path('/proc', found['another run'].strip(), 'cmdline')
+    wait_for(lambda: not command.exists() or not command.read_bytes(), seconds=30)
 
 
 def test_the_file_of_a_rank_is_that_ranks_own() -> None:
@@ -135,7 +159,7 @@ def test_the_file_of_a_rank_is_that_ranks_own() -> None:
 def test_a_simulated_gpu_is_the_one_that_was_asked_for() -> None:
     code = 'import torch; print(torch.cuda.get_device_name(), torch.cuda.device_count())'
     for gpu, devices, name in (('t4', 2, 'Tesla T4'), ('a100-40gb', 1, 'NVIDIA A100-SXM4-40GB')):
-        done = python('-c', code, env=simulated_gpu(gpu, devices=devices), own_server=True)
+        done = python('-c', code, env={**simulated_gpu(gpu, devices=devices), **QUIET}, own_server=True)
         assert done.stdout == f'{name} {devices}\n', done.stderr
 
 

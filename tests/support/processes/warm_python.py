@@ -17,6 +17,7 @@ OMP_NUM_THREADS in the environment of the tests, children have one thread each.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import inspect
 import json
 import os
@@ -25,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Optional
 
@@ -38,29 +40,54 @@ _READ_LATER = (
 #: These are read when CUDA is initialized, which no import does. At the import, the allocator's backend is chosen, and
 #: whether values are followed; of ``SIMULATED_GPU`` no more than that must be the server's.
 _READ_WITH_CUDA = ('SIMULATED_GPU', 'SIMULATED_GPU_NOTES', 'PYTORCH_CUDA_ALLOC_CONF')
-#: Beside the one with the variables of the tests. Each takes some 400 MiB.
-_MOST_OTHERS = 2
+#: Beside the one with the variables of the tests. Each takes some 400 MiB, in all processes of the tests together.
+_MOST_OTHERS = 3
+#: A name for this run of the tests, which may be in several processes.
+RUN = os.environ.get('PYTEST_XDIST_TESTRUNUID') or f'{os.getpid()}-{os.urandom(8).hex()}'
+_PATIENCE_S = 300
 
 
 class _Server:
-    """A process that forks a child for each request."""
+    """A process that forks a child for each request, of this process and of all others of the same run of the tests."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = (
-            f'from tests.support.processes.warm_python_server import serve; exec(serve({theirs.fileno()}), globals())'
-        )
-        with theirs:
-            self.process = subprocess.Popen(
+    def __init__(self, key: frozenset[tuple[str, str]], environment: dict[str, str]) -> None:
+        # no file has this name: it is gone with the last process that has the socket
+        name = '\0composer-memprof-tests-' + hashlib.sha256(repr((RUN, sorted(key))).encode()).hexdigest()
+        self._process: Optional[subprocess.Popen] = None
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            self.requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                self.requests.connect(name)
+                ready = self.requests.recv(16) == b'ready'
+            except ConnectionError:
+                ready = False
+            if ready:
+                return
+            self.requests.close()
+            if time.monotonic() > deadline or (self._process is not None and self._process.poll() is not None):
+                raise RuntimeError('the server of warm Python processes did not start')
+            self._start(name, environment)
+
+    def _start(self, name: str, environment: dict[str, str]) -> None:
+        """Start the server, unless another process is about to."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as entrance:
+            try:
+                entrance.bind(name)
+            except OSError:
+                time.sleep(0.01)
+                return
+            entrance.listen(64)
+            number = entrance.fileno()
+            code = f'from tests.support.processes.warm_python_server import serve; exec(serve({number}), globals())'
+            self._process = subprocess.Popen(
                 [sys.executable, '-c', code],
                 cwd=_ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[number],
                 start_new_session=True,  # Ctrl-C in the terminal is for the tests, which then end
             )
-        if self.requests.recv(16) != b'ready':
-            raise RuntimeError('the server of warm Python processes did not start')
 
     def start(self, asked: dict[str, Any], descriptors: list[int]) -> tuple[int, socket.socket]:
         """The number of a new child, and the socket that says how it ended."""
@@ -77,8 +104,8 @@ class _Server:
         return int(answer), answers
 
     def end(self) -> None:
+        """Leave the server, which ends with the last that leaves it."""
         self.requests.close()
-        self.process.wait(30)
 
 
 _servers: dict[frozenset[tuple[str, str]], _Server] = {}
@@ -110,7 +137,7 @@ def _server_for(environment: dict[str, str], own_server: bool) -> Optional[_Serv
             return None
         if len(_servers) > _MOST_OTHERS:
             _servers.pop(next(iter(_servers))).end()
-        _servers[key] = _Server({**environment, 'OMP_NUM_THREADS': environment.get('OMP_NUM_THREADS', '1')})
+        _servers[key] = _Server(key, {**environment, 'OMP_NUM_THREADS': environment.get('OMP_NUM_THREADS', '1')})
     _servers[key] = _servers.pop(key)  # the one that was used last is the last to go
     return _servers[key]
 

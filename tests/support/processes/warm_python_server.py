@@ -1,4 +1,7 @@
-"""The process behind :mod:`tests.support.processes.warm_python`: it imports once and forks a child for each request."""
+"""The process behind :mod:`tests.support.processes.warm_python`: it imports once and forks a child for each request.
+
+It serves all processes of one run of the tests, and ends with the last that has connected.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ import pkgutil
 import selectors
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import threading
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Optional
+
+from tests.support.without_transformers import leave_transformers_to_those_who_import_it
 
 #: More than three streams and the sockets that a test passes on.
 MOST_DESCRIPTORS = 16
@@ -34,6 +40,7 @@ _USED_BY_JOBS = (
     'torch.distributed._tools.mem_tracker',
     'composer',
     'tests.conftest',
+    'tests.support.small_training',
     # What commands import when they are called.
     *(
         'pydantic.fields',
@@ -45,6 +52,8 @@ _USED_BY_JOBS = (
         'rich._emoji_codes',
     ),
 )
+#: With this variable in its environment, a server imports nothing.
+NOTHING_VARIABLE = 'WARM_PYTHON_IMPORTS_NOTHING'
 #: What the server has imported, by name.
 _IMPORTED: dict[str, ModuleType] = {}
 #: These act when they are imported, are run by their names, or need a package that need not be installed.
@@ -52,57 +61,98 @@ _NOT_IMPORTED = ('composer_memprof.simulated_gpu.startup', 'composer_memprof.loo
 _RUN_BY_NAME = '__main__'
 
 
-def serve(control: int) -> CodeType:
+def serve(entrance: int) -> CodeType:
     """Import, then fork a child for each request. Returns in a child only, with the code that it has to run.
 
     The caller runs that code at the top of the interpreter, so that the child ends as any Python does.
 
     Args:
-        control (int): the descriptor of the socket that requests come from. The server ends with its other end.
+        entrance (int): the descriptor of a listening socket. Those who connect to it send requests.
     """
     atexit.register(_leave_modules)  # the first to be registered, so that it runs last
-    _import_all()
+    if NOTHING_VARIABLE not in os.environ:
+        _import_all()
     _IMPORTED.update(sys.modules)
-    requests = socket.socket(fileno=control)
     if threading.active_count() != 1 or len(os.listdir('/proc/self/task')) != 1:
         raise RuntimeError('an import has started a thread, which a child would not have')
-    requests.sendall(b'ready')
-    with selectors.DefaultSelector() as selector:
-        selector.register(requests, selectors.EVENT_READ)
-        running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of a child: its number, who waits
+    return _Forking(socket.socket(fileno=entrance)).serve()
+
+
+class _Forking:
+    """Forks children for all who have connected."""
+
+    def __init__(self, entrance: socket.socket) -> None:
+        self._entrance = entrance
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(entrance, selectors.EVENT_READ)
+        self._askers: dict[int, socket.socket] = {}
+        self._running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of a child: its number, who waits
+
+    def serve(self) -> CodeType:
         while True:
-            for key, _ in selector.select():
-                if key.fd in running:
-                    pid, waiting = running.pop(key.fd)
-                    selector.unregister(key.fd)
-                    os.close(key.fd)
-                    _answer(waiting, os.waitpid(pid, 0)[1])
-                    waiting.close()
-                    continue
-                message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, MOST_DESCRIPTORS)
-                if not message:
-                    os._exit(0)
-                waiting = socket.socket(fileno=descriptors.pop(0))
-                pid = os.fork()
-                if pid == 0:
-                    selector.close()
-                    for each in (*running, requests.detach(), waiting.detach()):
-                        os.close(each)
-                    for _, other in running.values():
-                        other.close()
-                    return become(json.loads(message), descriptors)
-                for each in descriptors:
-                    os.close(each)
-                watched = os.pidfd_open(pid)
-                running[watched] = (pid, waiting)
-                selector.register(watched, selectors.EVENT_READ)
-                _answer(waiting, pid)
+            for key, _ in self._selector.select():
+                if key.fd == self._entrance.fileno():
+                    self._let_in()
+                elif key.fd in self._running:
+                    self._ended(key.fd)
+                else:
+                    code = self._asked(key.fd)
+                    if code is not None:
+                        return code
+
+    def _let_in(self) -> None:
+        asker, _ = self._entrance.accept()
+        _, user, _ = struct.unpack('3i', asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user != os.getuid():  # anybody on the machine can connect
+            asker.close()
+            return
+        asker.sendall(b'ready')
+        self._askers[asker.fileno()] = asker
+        self._selector.register(asker, selectors.EVENT_READ)
+
+    def _ended(self, watched: int) -> None:
+        pid, waiting = self._running.pop(watched)
+        self._selector.unregister(watched)
+        os.close(watched)
+        _answer(waiting, os.waitpid(pid, 0)[1])
+        waiting.close()
+
+    def _asked(self, asker: int) -> Optional[CodeType]:
+        """The code of the child, in the child; None in this process."""
+        message, descriptors, _, _ = socket.recv_fds(self._askers[asker], 1 << 20, MOST_DESCRIPTORS)
+        if not message:
+            self._selector.unregister(asker)
+            self._askers.pop(asker).close()
+            if not self._askers:
+                os._exit(0)
+            return None
+        waiting = socket.socket(fileno=descriptors.pop(0))
+        pid = os.fork()
+        if pid == 0:
+            self._leave(waiting)
+            return become(json.loads(message), descriptors)
+        for each in descriptors:
+            os.close(each)
+        watched = os.pidfd_open(pid)
+        self._running[watched] = (pid, waiting)
+        self._selector.register(watched, selectors.EVENT_READ)
+        _answer(waiting, pid)
+        return None
+
+    def _leave(self, waiting: socket.socket) -> None:
+        """Close in a child what is the server's."""
+        self._selector.close()
+        for each in self._running:
+            os.close(each)
+        for other in (self._entrance, waiting, *self._askers.values(), *(other for _, other in self._running.values())):
+            other.close()
 
 
 def _import_all() -> None:
     with_composer = importlib.util.find_spec('composer') is not None
+    leave_transformers_to_those_who_import_it()
     for name in _USED_BY_JOBS:
-        if with_composer or name != 'composer':
+        if with_composer or name not in ('composer', 'tests.support.small_training'):
             importlib.import_module(name)
     package = importlib.import_module('composer_memprof')
     for module in pkgutil.walk_packages(package.__path__, 'composer_memprof.'):
@@ -157,7 +207,7 @@ def become(asked: dict[str, Any], descriptors: list[int]) -> CodeType:
     os.environ.update(asked['environment'])
     if asked['whole_exit']:
         atexit.unregister(_leave_modules)
-    else:  # torch's destructors take 0.2 s, for the same reason as modules
+    elif 'torch' in sys.modules:  # torch's destructors take 0.2 s, for the same reason as modules
         importlib.import_module('composer_memprof.recorders.kineto').leave_libraries_at_exit()
     if 'numpy' in sys.modules:
         sys.modules['numpy'].random.seed()
