@@ -10,6 +10,7 @@ from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.report.text.sentences.run_verdict import verdict
 from tests.problems import (
     failed,
+    in_own_loop,
     kept,
     kept_in_containers,
     kept_on_purpose,
@@ -28,6 +29,7 @@ PROBLEMS: dict[str, Problem] = {
     **kept.PROBLEMS,
     **kept_in_containers.PROBLEMS,
     **slow.PROBLEMS,
+    **in_own_loop.PROBLEMS,
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
     **on_gpu.PROBLEMS,

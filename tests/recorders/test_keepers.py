@@ -62,6 +62,16 @@ def test_globals_closures_and_graphs_are_named() -> None:
     assert _keeper(lambda: owner.value) == 'Owner.value, with its graph'
 
 
+def test_what_a_graph_has_saved_is_kept_by_the_tensor_with_the_graph() -> None:
+    weight, addresses = torch.ones(8, requires_grad=True), []
+    owner = Owner(torch.zeros(()))
+    for _ in range(3):
+        given = torch.rand(8)
+        addresses.append(_address(given))
+        owner.value = owner.value + (weight * given).sum()
+    assert keepers_of(addresses[:-1]) == dict.fromkeys(addresses[:-1], 'Owner.value, with its graph')
+
+
 def _cached(maxsize: Optional[int]) -> Owner:
     @functools.lru_cache(maxsize=maxsize)
     def table(rows: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ from typing import Any, Optional
 import torch
 
 from composer_memprof.messages import errors_logged
+from composer_memprof.recorders.allocations.kept_graphs import saved_behind
 from composer_memprof.recorders.allocations.limits import CACHED, CONTAINERS, in_words, length_of
 from composer_memprof.recorders.modules.holders import live_tensors
 from composer_memprof.recorders.torch_private import module_tables
@@ -99,7 +100,22 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
+    if len(found) < _MOST_TENSORS and time.thread_time() < deadline:
+        found.update(_kept_by_graphs(set(addresses) - found.keys(), variables))
     return found
+
+
+def _kept_by_graphs(addresses: set[int], variables: Mapping[int, str]) -> dict[int, str]:
+    """What keeps the tensor whose graph has saved most of what lies at these addresses."""
+    nodes: set[Any] = set()
+    reached = {id(each): addresses & saved_behind(each, nodes) for each in live_tensors() if not each.is_leaf}
+    nodes.clear()
+    for number in sorted(reached, key=lambda number: -len(reached[number]))[:_MOST_TENSORS]:
+        tensor = next((each for each in gc.get_objects() if id(each) == number), None)
+        keeper = _keeper(tensor, variables) if reached[number] and tensor is not None else None
+        if keeper is not None:
+            return dict.fromkeys(reached[number], f'{keeper}{WITH_GRAPH}')
+    return {}
 
 
 def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:

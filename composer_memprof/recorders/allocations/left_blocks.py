@@ -49,4 +49,10 @@ def left_by_batches(snapshot: Mapping[str, Any], phases: Sequence[Sequence[Any]]
         if len({batch for _, _, batch in blocks}) >= _BATCHES or len(longer[place]) > _SIZES
     ]
     left.sort(key=lambda blocks: -sum(size for _, size, _ in blocks))
-    return [address for blocks in left for address, _, _ in blocks]
+    return [address for blocks in left for address in _of_earlier_batches(blocks)]
+
+
+def _of_earlier_batches(blocks: Sequence[tuple[int, int, tuple[int, int]]]) -> list[int]:
+    """The addresses of blocks that the newest batch has not left: a variable may keep those until the next batch."""
+    newest = max(batch for _, _, batch in blocks)
+    return [address for address, _, batch in blocks if batch < newest] or [address for address, _, _ in blocks]

@@ -43,6 +43,7 @@ COLLECT_TOGETHER = (
 )
 DYNAMIC = 'torch.compile(model, dynamic=True)'
 DETACHED = 'kept.append(x.detach().cpu())  # of a number: kept.append(loss.item())'
+WITHOUT_GRAPH = 'kept.append(x.detach())  # of a number: total += loss.item()'
 NEWEST = 'kept = collections.deque(maxlen=100)  # in place of a list; of a number: kept.append(loss.item())'
 WITH_MEMRAY = "Trainer(…, callbacks=[…, Memray(schedule={'skip': '100ba', 'active': '5ba'})])"
 HALVED = 'x = x.to(torch.bfloat16)  # half; or x = x.cpu(), and x.cuda() where it is used'

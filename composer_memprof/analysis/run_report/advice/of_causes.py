@@ -160,9 +160,15 @@ def _against_leak(cause: DeviceLeak) -> Advice:
     else:
         how = 'Of a value that is kept, keep a number (loss.item()) or a copy on the host (x.detach().cpu()).'
     why = f'Each {cause.unit} leaves {human_bytes(cause.per_batch)} of it, {human_bytes(cause.total)} by now. {how}'
-    kept = code.NEWEST if cause.on_host else code.DETACHED
-    pasted = code.COLLECT if cause.kept_by.startswith(IN_CYCLE) else kept
-    return Advice(what, why, frees=cause.total, code=pasted)
+    return Advice(what, why, frees=cause.total, code=_to_keep_less(cause))
+
+
+def _to_keep_less(cause: DeviceLeak) -> str:
+    if cause.kept_by.startswith(IN_CYCLE):
+        return code.COLLECT
+    if cause.kept_by.endswith(WITH_GRAPH):
+        return code.WITHOUT_GRAPH
+    return code.NEWEST if cause.on_host else code.DETACHED
 
 
 def _faster_loading(loader: Optional[LoaderSettings]) -> str:
