@@ -185,6 +185,9 @@ def plan(
     fastest: bool = typer.Option(
         False, '--fastest', help='search the fastest config that fits, with batches of the same size; no changes'
     ),
+    with_evaluation: bool = typer.Option(
+        False, '--eval', help='evaluate, if the config does, and write a checkpoint after each batch'
+    ),
     as_json: bool = typer.Option(False, '--json', help='print as JSON'),
 ) -> None:
     """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
@@ -205,7 +208,7 @@ def plan(
     try:
         grid = [parsed_variation(each) for each in vary or []]
         factors = None if calibrate is None else read_factors(calibrate)
-        named = {'fastest': fastest, 'factors': factors}
+        named = {'fastest': fastest, 'factors': factors, 'with_evaluation': with_evaluation}
         start(config, overrides or [], device, ranks, ranks_per_node, grid, changes, as_json, **named)
     except ValueError as error:
         say(str(error))

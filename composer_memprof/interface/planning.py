@@ -69,6 +69,7 @@ def plan(
     ranks_per_node: Optional[int] = None,
     vary: Optional[Mapping[str, Sequence[Any]]] = None,
     changes: bool = True,
+    evaluation: bool = False,
 ) -> Planned:
     """Say whether a config fits on a GPU, what fills its memory, and what to change. Needs no GPU.
 
@@ -92,13 +93,16 @@ def plan(
         vary (Mapping[str, Sequence], optional): for each key the values to try; several keys make a grid, which is tried in
             place of the changes.
         changes (bool): search the largest microbatch, and try what could be changed. Default: ``True``.
+        evaluation (bool): evaluate, if the config does, and write a checkpoint after each batch. Default: ``False``.
 
     Raises:
         MemprofError: for what can't be planned, in one line. A config that does not run raises nothing: the verdict is
             ``'not seen'``, and ``found.plan.outcome.error`` says why.
     """
     with errors_as_one(ValueError, CannotSimulateError):
-        check_settings({'ranks': ranks, 'ranks_per_node': ranks_per_node}, {}, {'changes': changes})
+        check_settings(
+            {'ranks': ranks, 'ranks_per_node': ranks_per_node}, {}, {'changes': changes, 'evaluation': evaluation}
+        )
         command, environment = planning_process(
             os.fspath(config),
             _assignments(overrides),
@@ -107,6 +111,7 @@ def plan(
             ranks_per_node,
             [(key, [_as_yaml(value) for value in values]) for key, values in (vary or {}).items()],
             changes,
+            with_evaluation=evaluation,
         )
     try:
         return Planned(from_plain(Plan, plan_of_process(command, environment, stdin=subprocess.DEVNULL)[0]))

@@ -32,6 +32,7 @@ def main(asked: dict[str, Any]) -> int:
         ranks=asked['ranks'],
         ranks_per_node=asked['ranks_per_node'],
         allocator=asked['allocator'],
+        with_evaluation=asked['with_evaluation'],
     )
     try:
         found = plan(

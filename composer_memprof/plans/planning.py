@@ -100,6 +100,7 @@ def plan(
         not_tried=not_tried(loaded, base) if rows else [],
         grid=grid,
         fastest=found,
+        with_evaluation=base.with_evaluation,
     )
 
 

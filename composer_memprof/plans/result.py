@@ -58,6 +58,7 @@ class Plan:
         not_tried: changes that can't be made, with the reason, one line each.
         grid: the variations that were asked for.
         fastest: the fastest configs that fit; None if they were not searched.
+        with_evaluation: whether each trial evaluated and wrote checkpoints.
     """
 
     gpu: str
@@ -76,6 +77,7 @@ class Plan:
     not_tried: list[str]
     grid: list[Row]
     fastest: Optional[Fastest] = None
+    with_evaluation: bool = False
 
     @property
     def available(self) -> int:

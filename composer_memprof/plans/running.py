@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Optional
 
 import torch
@@ -17,8 +18,10 @@ from composer.utils import collect_env
 
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import read_snapshot
+from composer_memprof.artifacts.writing.temporary_folders import temporary_folder
 from composer_memprof.config import build_trainer, load
 from composer_memprof.messages import log_error
+from composer_memprof.plans.evaluating import evaluating, save_nothing
 from composer_memprof.plans.model_structure import (
     blocks_of,
     repeated,
@@ -46,7 +49,9 @@ _FEW = 3
 #: Why a trial ends whose loader has no batch; Composer would ask it again and again.
 DATA_ENDS = 'the data are less than one batch'
 #: Config keys that a trial ignores, because they read or write files or stores.
-_LEFT_OUT = ('loggers', 'eval_loader', 'eval_interval', 'profiler', 'save_folder', 'load_path', 'autoresume')
+_LEFT_OUT = ('loggers', 'profiler', 'load_path', 'autoresume')
+#: Further ones that a trial without an evaluation and a checkpoint ignores.
+_OF_EVALUATION = ('eval_loader', 'eval_interval', 'save_folder')
 
 
 def run_trial(config: str, trial: Trial) -> Outcome:
@@ -54,8 +59,13 @@ def run_trial(config: str, trial: Trial) -> Outcome:
     began = time.monotonic()
     _set_environment(trial)
     run = _Run(trial)
+    with temporary_folder('trial') as folder:
+        return _outcome_of(run, trial, _trial_config(config, trial, folder), began)
+
+
+def _outcome_of(run: _Run, trial: Trial, config: dict[str, Any], began: float) -> Outcome:
     try:
-        trainer = build_trainer(_trial_config(config, trial), callbacks=[run], make_model=run.make_model)
+        trainer = build_trainer(config, callbacks=[run], make_model=run.make_model)
         if trial.few_microbatches:
             data: Any = trainer._train_data_spec
             split = data.split_batch
@@ -113,8 +123,12 @@ def _set_environment(trial: Trial) -> None:
         ranks.install()
 
 
-def _trial_config(path: str, trial: Trial) -> dict[str, Any]:
-    config = {key: value for key, value in load(path, trial.overrides).items() if key not in _LEFT_OUT}
+def _trial_config(path: str, trial: Trial, folder: Path) -> dict[str, Any]:
+    left_out = _LEFT_OUT if trial.with_evaluation else (*_LEFT_OUT, *_OF_EVALUATION)
+    config = {key: value for key, value in load(path, trial.overrides).items() if key not in left_out}
+    if trial.with_evaluation:
+        config = evaluating(config, folder)
+        save_nothing()
     callbacks = config.get('callbacks') or {}
     config['callbacks'] = {name: value for name, value in callbacks.items() if not name.startswith('memprof_')}
     config['callbacks'].pop('lr_monitor', None)
@@ -147,6 +161,7 @@ class _Run(Callback):
         #: Whether the outcome is known, and a batch more is timed.
         self.is_seen = False
         self._setup = 0
+        self._evaluations = self._checkpoints = 0
         cuda_allocator.call_when_started(self._observer.begin)
 
     def make_model(self, build: Callable[[], ComposerModel]) -> ComposerModel:
@@ -226,6 +241,14 @@ class _Run(Callback):
             self._flops.__exit__(None, None, None)
         self._sent = traffic.sent() - self._sent_before
 
+    def eval_end(self, state: State, logger: Logger) -> None:
+        self._evaluations += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """As a checkpoint asks for it."""
+        self._checkpoints += 1
+        return {}
+
     def outcome(self, seconds: float, out_of_memory: str = '') -> Outcome:
         report = report_on(read_snapshot(self._observer.snapshot(rank=0)))
         peak = None if report.largest_device is None else report.largest_device.peak
@@ -256,5 +279,7 @@ class _Run(Callback):
             sent=_by_collective(self._sent),
             sent_between_nodes=sum(size for (_, between), size in self._sent.items() if between),
             host_model=self._host_model,
+            evaluations=self._evaluations,
+            checkpoints=self._checkpoints,
             seconds=seconds,
         )

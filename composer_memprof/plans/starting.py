@@ -78,6 +78,7 @@ def planning_process(
     allocator: Optional[str] = None,
     fastest: bool = False,
     factors: Optional[Factors] = None,
+    with_evaluation: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """The command and the environment of a process on the simulated GPU that makes the plan.
 
@@ -87,6 +88,7 @@ def planning_process(
         allocator: ``PYTORCH_CUDA_ALLOC_CONF``. Default: this process's.
         fastest: search the fastest config that fits, in place of the changes.
         factors: of durations; None for 1.
+        with_evaluation: each trial evaluates and writes checkpoints.
 
     Raises:
         CannotSimulateError: where no GPU can be simulated.
@@ -119,6 +121,7 @@ def planning_process(
         'changes': changes,
         'advised': None if advised is None else list(advised),
         'fastest': fastest,
+        'with_evaluation': with_evaluation,
         'as_json': as_json,
     }
     return [sys.executable, '-m', 'composer_memprof.plans', json.dumps(asked)], {**environment, **quiet, **calibrated}

@@ -33,6 +33,7 @@ class Trial:
             long as the third one.
         drops_outputs: as if forward returned the loss alone, so that nothing else is kept until the next forward.
         without_limit: on a device of the same kind whose memory does not end.
+        with_evaluation: evaluate, if the config does, and write a checkpoint after each batch.
     """
 
     overrides: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Trial:
     extends_time: bool = False
     drops_outputs: bool = False
     without_limit: bool = False
+    with_evaluation: bool = False
 
     @property
     def is_timed(self) -> bool:
@@ -99,6 +101,8 @@ class Outcome:
         timed_out: whether it was ended for that.
         time: of a further batch on the device; None if it is not known.
         assumed: what the figures rest on, one sentence each.
+        evaluations: how many ended.
+        checkpoints: how many were written.
     """
 
     error: str = ''
@@ -129,6 +133,8 @@ class Outcome:
     timed_out: bool = False
     time: Optional[StepTime] = None
     assumed: list[str] = dataclasses.field(default_factory=list)
+    evaluations: int = 0
+    checkpoints: int = 0
 
     @property
     def fits(self) -> bool:

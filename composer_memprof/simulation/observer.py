@@ -24,7 +24,7 @@ from composer_memprof.simulation.peaks import DevicePeak
 from composer_memprof.simulation.step_clock import StepClock, new_clock
 from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.trace.recorder import StepTrace
-from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER, START
+from composer_memprof.vocabulary import BACKWARD, EVAL_FORWARD, FORWARD, OPTIMIZER, START
 
 #: Events of each device that are kept.
 _MAX_ENTRIES = 2_000_000
@@ -119,7 +119,8 @@ class StepObserver:
         model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
 
     def _forward_begins(self, model: torch.nn.Module, arguments: Any, keywords: Any) -> None:
-        self._annotations.mark(FORWARD, self.steps)
+        evaluates = not model.training and not torch.is_grad_enabled()
+        self._annotations.mark(EVAL_FORWARD if evaluates else FORWARD, self.steps)
         self._annotations.see_inputs((arguments, keywords))
         if self._clock is not None and model.training:
             self._clock.see_batch((arguments, keywords))

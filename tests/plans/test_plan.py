@@ -335,3 +335,20 @@ def test_a_variation_is_a_key_and_its_values() -> None:
     assert parsed_variation('a.b=1,2') == ('a.b', ['1', '2'])
     with pytest.raises(ValueError, match='must be key=value'):
         parsed_variation('a=')
+
+
+def test_a_plan_evaluates_and_writes_checkpoints_if_asked(tmp_path: Path) -> None:
+    loader = 'eval_loader={name: text_files, paths: "{stdlib}/*.py", batch_size: 128, max_bytes: 400000}'
+    asked = ('quickstart', *SMALL, loader, f'save_folder={tmp_path}', '--no-changes', '--gpu', 't4')
+    without = plan_of(*asked)
+    found = plan_of(*asked, '--eval')
+    assert (without['with_evaluation'], without['outcome']['evaluations'], without['outcome']['checkpoints']) == (
+        False,
+        0,
+        0,
+    )
+    assert (found['code'], found['with_evaluation']) == (0, True)
+    assert (found['outcome']['evaluations'], found['outcome']['checkpoints']) == (2, 2)
+    assert found['outcome']['phase'].startswith('eval'), 'eight times as many samples in a batch'
+    assert found['outcome']['allocated'] > without['outcome']['allocated']
+    assert not list(tmp_path.iterdir()), 'checkpoints of a trial go elsewhere'

@@ -27,6 +27,16 @@ counts += 1
 counts[:2] *= 3
 counts.view(2, 2)[1, 1] = 9
 found['in place'] = counts.tolist()
+labels = torch.arange(8, device='cuda').reshape(2, 4)
+labels[1, 2:] = -100
+found['labels'] = [labels.tolist(), (labels != -100).sum(-1).tolist(), len(labels[labels != -100])]
+# as long as the masks of long sequences; and a rule for longer ones
+attended = torch.ones(8, 16384, dtype=torch.long)
+attended[3, 100:] = 0
+attended = attended.cuda()
+found['long mask'] = [attended.sum(-1)[2:4].tolist(), list(attended.nonzero().shape)]
+nodes = torch.arange(1 << 18).div(1 << 12, rounding_mode='floor').cuda()
+found['longer'] = [int(nodes.max()), len((torch.arange(1 << 18) % 4 == 0).repeat(8).cuda().nonzero())]
 kept = torch.zeros(4, device='cuda')
 kept.copy_(torch.tensor([1., 2., 3., 4.]))
 alias = kept.data
@@ -66,6 +76,9 @@ def test_what_follows_from_the_scripts_own_values_is_right(tmp_path: Path) -> No
     assert found['repeated'] == [3, 3, 3, 5, 5, 5, 5, 5, 2, 2]
     assert found['pooled'] == [3, 8]
     assert found['in place'] == [3, 3, 8, 9]
+    assert found['labels'] == [[[0, 1, 2, 3], [4, 5, -100, -100]], [4, 2], 6]
+    assert found['long mask'] == [[16384, 100], [7 * 16384 + 100, 2]]
+    assert found['longer'] == [63, 1 << 19]
     assert found['alias'] == [2, 4, 6, 8]
     assert found['parameter'] == [1, 1]
     assert found['inference'] == [2, 3, 2, 3]

@@ -59,14 +59,19 @@ import torch
 lengths = torch.tensor([300, 700, 500])
 model = torch.nn.Linear(1024, 1024).cuda()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
+scaler = torch.amp.GradScaler('cuda')
 for step in range(6):
     on_device = lengths.cuda()
     longest = int(on_device.max())
     mask = torch.arange(longest, device='cuda') < on_device[:, None]
     rows = model(torch.randn(3, longest, 1024, device='cuda'))[mask]
     assert len(rows) == 1500, len(rows)
-    rows.sum().backward()
-    optimizer.step()
+    on_device[1:] = 7
+    assert on_device.tolist() == [300, 7, 7]
+    scaler.scale(rows.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 65536.0
 """
 
 

@@ -83,6 +83,7 @@ def _facts(plan: Plan) -> Iterator[str]:
         yield from map(printable, time_in_words(outcome.time, plan.gpu))
     yield f"allowed for outside of torch's allocator: {in_words(plan.outside)}"
     yield from (f'assumed: {printable(line)}' for line in outcome.assumed)
+    yield from _of_evaluation(plan)
     yield margin(plan.torch)
     if outcome.limited_by_batch:
         yield f'warning: {outcome.limited_by_batch}'
@@ -96,6 +97,17 @@ def _facts(plan: Plan) -> Iterator[str]:
             f'warning: FSDP gathers the parameters of every {part} at once, since {printable(outcome.one_unit)} is one '
             f'unit; set _fsdp_wrap = True on each {part}, or fsdp_wrap_fn on the child of the ComposerModel'
         )
+
+
+def _of_evaluation(plan: Plan) -> Iterator[str]:
+    outcome = plan.outcome
+    if not plan.with_evaluation:
+        yield 'an evaluation or a checkpoint may take more; --eval tries both'
+    elif not outcome.out_of_memory:
+        evaluated = 'no evaluation (no eval_loader)'
+        if outcome.evaluations:
+            evaluated = count_of(outcome.evaluations, 'evaluation')
+        yield f'with {evaluated} and {count_of(outcome.checkpoints, "checkpoint")}'
 
 
 def _count(samples: int) -> str:

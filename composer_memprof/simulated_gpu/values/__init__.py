@@ -1,8 +1,8 @@
 """The values that the host reads back, though no kernel runs.
 
 What comes from the host, from constants, from shapes and from random numbers alone is small more often than not. Up to
-64 KiB for each storage is computed on the host as well, beside the simulation: lengths, masks, positions, flags. All
-else, which follows from weights and activations, gets a value that a training that works could have.
+64 KiB for each storage, or 1 MiB of integers, is computed on the host as well, beside the simulation: lengths, masks,
+positions, flags. All else, which follows from weights and activations, gets a value that a training that works could have.
 
 - `known`: what is known of each storage.
 - `keys`: how operators on known tensors are seen, at no cost for all others. Without a compiler for C++ there is no other way

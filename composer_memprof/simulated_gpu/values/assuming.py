@@ -19,10 +19,10 @@ from composer_memprof.simulated_gpu.values import host, keys, reading, runtime
 from composer_memprof.simulated_gpu.values.known import (
     EXPECTED,
     GUESSED,
-    LARGEST,
     Rule,
     entry_of,
     is_plain,
+    is_small,
     know,
     know_rule,
     values_of,
@@ -106,7 +106,7 @@ def _representative(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     if value.device.type == 'cpu':
-        return value if value.numel() * value.itemsize <= LARGEST else None
+        return value if is_small(value.numel() * value.itemsize, value.dtype) else None
     entry = entry_of(value)
     if entry is not None:
         if entry.values is not None:
@@ -157,7 +157,7 @@ def _scatter(run: Callable[[], Any], tensor: Any, dim: int, index: Any, value: A
     if is_plain(result) and entry_of(result) is None and value == 1 and index.dim() and result.numel():
         chosen = values_of(index)
         with host.computing():
-            if result.untyped_storage().nbytes() > LARGEST:
+            if not is_small(result.untyped_storage().nbytes(), result.dtype):
                 know_rule(result, Rule(share=min(1.0, index.numel() / result.numel())), EXPECTED)
             elif chosen is not None:
                 know(result, torch.zeros(result.shape, dtype=result.dtype).scatter(dim, chosen, 1), EXPECTED)

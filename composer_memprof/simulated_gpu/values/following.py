@@ -15,12 +15,13 @@ from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu.values import host, keys, reading, rules
 from composer_memprof.simulated_gpu.values.known import (
     EXPECTED,
-    LARGEST,
     REAL,
     Entry,
     entry_of,
+    fills_storage,
     forget,
     is_plain,
+    is_small,
     know,
     used_with_unknown,
     view_of,
@@ -76,7 +77,8 @@ def follow(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         return reading.copy_into(run, *arguments, **keywords)
     written = list(_written(about, arguments, keywords))
     # before it runs: what it writes to counts as written by others afterwards
-    entries = _entries(arguments, keywords, written if about.overwrites else ())
+    unread = [each for each in written if about.overwrites and fills_storage(each)]
+    entries = _entries(arguments, keywords, unread)
     if about.takes_numbers:
         result = keys.go_on_unseen(keyset, operator, arguments, keywords)
     else:
@@ -117,7 +119,7 @@ def _compute(
                 operator, [each for each, _ in entries], [entry for _, entry in entries], arguments, result
             )
     changed = [*written, *tensors_in(result)]
-    if any(not is_plain(each) or each.untyped_storage().nbytes() > LARGEST for each in changed):
+    if any(not is_plain(each) or not is_small(each.untyped_storage().nbytes(), each.dtype) for each in changed):
         return False
     with host.computing(is_random=about.is_random):
         on_host = {id(each): view_of(entry, each) for each, entry in entries}
@@ -131,6 +133,7 @@ def _compute(
                 wrote(each, sure)
             else:
                 know(each, on_host[id(each)], sure)
+                wrote(each, sure)
         for output, values in zip(tensors_in(result), tensors_in(computed), strict=True):
             if not any(output is each for each in written):
                 know(output, values, sure, is_new=True)

@@ -37,6 +37,7 @@ _libraries: list[Any] = []  # what they register lives as long as they do
 _with_kernels: set[Any] = set()
 #: Where a tensor's implementation has its set of dispatch keys.
 _offset = -1
+_in_handler = False
 
 
 def prepare() -> bool:
@@ -72,15 +73,23 @@ def _follow_in_mode(operator: Callable[..., Any], arguments: Any, keywords: Any)
     """
     if torch._C._len_torch_dispatch_stack():
         return operator(*arguments, **keywords)
+    global _in_handler
     keys = (FOLLOWED,) if operator in _with_kernels else (FOLLOWED, EVERY)
     before = [(key, torch._C._dispatch_tls_is_dispatch_key_excluded(key)) for key in keys]
     for key in keys:
         _set_excluded(key, False)
+    _in_handler = True
     try:
         return operator(*arguments, **keywords)
     finally:
+        _in_handler = False
         for key, was_excluded in before:
             _set_excluded(key, was_excluded)
+
+
+def is_in_handler() -> bool:
+    """Whether the operator on its way was called by the handler of a mode."""
+    return _in_handler
 
 
 def _step_aside(name: str) -> None:

@@ -13,8 +13,8 @@ import torch
 
 from composer_memprof.simulated_gpu.values import keys
 
-#: Bytes of a storage up to which its values are followed.
-LARGEST = 65536
+#: Bytes of a storage up to which its values are followed: of numbers, and of integers, which lengths and masks are.
+_LARGEST, _LARGEST_INTEGERS = 65536, 1 << 20
 #: How sure a value is: computed from what the script put in; given because it is so in a training that works; a guess.
 REAL, EXPECTED, GUESSED = range(3)
 #: Uses together with values that are not known, after which a tensor is no longer followed by operators.
@@ -56,6 +56,17 @@ _since_swept = 0
 def is_plain(tensor: Any) -> bool:
     """Whether this is a tensor on the device that torch computes itself: no fake one, no subclass of others."""
     return type(tensor) in PLAIN and tensor.is_cuda and tensor.layout is torch.strided
+
+
+def is_small(storage_bytes: int, dtype: torch.dtype) -> bool:
+    """Whether values in a storage of this size are followed."""
+    is_number = dtype.is_floating_point or dtype.is_complex
+    return storage_bytes <= (_LARGEST if is_number else _LARGEST_INTEGERS)
+
+
+def fills_storage(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has as many bytes as its storage."""
+    return tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -113,7 +124,7 @@ def know(tensor: torch.Tensor, values: torch.Tensor, sure: int, *, is_new: bool 
     if not is_plain(tensor) or type(tensor) is torch.nn.Parameter:
         return
     storage = tensor.untyped_storage()
-    if not 0 < storage.nbytes() <= LARGEST or (not is_new and tensor.numel() * tensor.itemsize != storage.nbytes()):
+    if not storage.nbytes() or not is_small(storage.nbytes(), tensor.dtype) or not (is_new or fills_storage(tensor)):
         return
     kept = torch.UntypedStorage(storage.nbytes())
     entry = Entry(storage.nbytes(), sure, version_of(tensor), kept)
@@ -126,7 +137,7 @@ def know_rule(tensor: torch.Tensor, rule: Rule, sure: int) -> None:
     """Keep a rule for a tensor of any size; a small one gets values by it."""
     if not is_plain(tensor):
         return
-    if tensor.untyped_storage().nbytes() <= LARGEST:
+    if is_small(tensor.untyped_storage().nbytes(), tensor.dtype):
         know(tensor, _by_rule(rule, tensor), sure)
         return
     storage = tensor.untyped_storage()
@@ -148,7 +159,8 @@ def wrote(tensor: torch.Tensor, sure: int) -> None:
     storage = tensor.untyped_storage()
     entry = _entries.get(storage._cdata)
     if entry is not None:
-        entry.version = max(entry.version, version_of(tensor))
+        # a mode's handler runs before torch counts the write
+        entry.version = max(entry.version, version_of(tensor) + keys.is_in_handler())
         entry.sure = max(entry.sure, sure)
 
 

@@ -13,10 +13,9 @@ from typing import Any, Optional
 import torch
 
 from composer_memprof.simulated_gpu import traceable
-from composer_memprof.simulated_gpu.values import host, keys, reads, runtime
+from composer_memprof.simulated_gpu.values import host, keys, reads, rules, runtime
 from composer_memprof.simulated_gpu.values.known import (
     GUESSED,
-    LARGEST,
     PLAIN,
     REAL,
     Entry,
@@ -24,6 +23,7 @@ from composer_memprof.simulated_gpu.values.known import (
     entry_of,
     forget,
     is_plain,
+    is_small,
     know,
     know_rule,
     values_of,
@@ -117,8 +117,13 @@ def _entry_of_source(source: torch.Tensor) -> Optional[Entry]:
     """What is known of a tensor that is copied from; the host's own values are."""
     if source.device.type != 'cpu':
         return entry_of(source)
-    is_small = type(source) is torch.Tensor and source.numel() * source.itemsize <= LARGEST
-    return Entry(0, REAL, 0, torch.UntypedStorage(0)) if is_small else None
+    if type(source) is not torch.Tensor:
+        return None
+    if is_small(source.numel() * source.itemsize, source.dtype):
+        return Entry(0, REAL, 0, torch.UntypedStorage(0))
+    with host.computing():
+        rule = rules.of_host(source)
+    return None if rule is None else Entry(0, REAL, 0, rule=rule)
 
 
 def _fill(on_host: torch.Tensor, values: torch.Tensor, source: torch.Tensor) -> None:
@@ -146,8 +151,8 @@ def _see_copies(name: str) -> None:
         if type(result) in PLAIN and isinstance(source, torch.Tensor) and result.is_cuda != source.is_cuda:
             if source.is_cuda and is_plain(source):
                 _give(result, source)
-            elif type(source) is torch.Tensor and is_plain(result) and source.numel() * source.itemsize <= LARGEST:
-                _wrote_to(result, source, _entry_of_source(source))
+            elif is_plain(result) and (entry := _entry_of_source(source)) is not None:
+                _wrote_to(result, source, entry)
         return result
 
     setattr(torch.Tensor, name, traceable.in_place_of(getattr(torch.Tensor, name), method))
@@ -167,7 +172,7 @@ def _apply(original: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
 
 def _give(result: torch.Tensor, source: torch.Tensor) -> None:
     """Fill a small copy of what is not known, or is known without that operators see it."""
-    if not 0 < result.numel() * result.itemsize <= LARGEST:
+    if not result.numel() or not is_small(result.numel() * result.itemsize, result.dtype):
         return
     if keys.is_marked(source) and values_of(source) is not None:
         return  # the copy has them

@@ -15,6 +15,18 @@ _SUMS = ('sum', 'count_nonzero')
 _MOST, _LEAST = ('max', 'amax'), ('min', 'amin')
 
 
+def of_host(tensor: torch.Tensor) -> Optional[Rule]:
+    """What a rule can say of the host's integers: of a mask the share that is set, of others that they are below a number."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or not tensor.numel():
+        return None
+    smallest, largest = (int(each) for each in tensor.aminmax())
+    if smallest < 0:
+        return None
+    if largest <= 1:
+        return Rule(share=int(tensor.count_nonzero()) / tensor.numel())
+    return Rule(below=largest + 1)
+
+
 def follow(
     operator: Any, tensors: Sequence[torch.Tensor], entries: Sequence[Entry], arguments: Any, result: torch.Tensor
 ) -> bool:

@@ -16,11 +16,11 @@ from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu import traceable
 from composer_memprof.simulated_gpu.values import host
 from composer_memprof.simulated_gpu.values.known import (
-    LARGEST,
     REAL,
     entry_before_write,
     forget,
     is_plain,
+    is_small,
     know,
     view_of,
     wrote,
@@ -58,7 +58,7 @@ def _see(where: Any, name: str, keep: Callable[..., None], *, is_random: bool = 
     def function(original: Any, arguments: Any, keywords: Any) -> Any:
         result = original(*arguments, **keywords)
         if is_plain(result):
-            if result.untyped_storage().nbytes() > LARGEST or not result.numel():
+            if not result.numel() or not is_small(result.untyped_storage().nbytes(), result.dtype):
                 forget(result)
                 return result
             named = {key: each for key, each in keywords.items() if key not in ('device', 'pin_memory', 'generator')}
