@@ -43,10 +43,11 @@ class StackIndex:
         """The number of each list of frames, int32."""
         if not set(map(type, lists)) <= {list}:
             raise SnapshotError('a stack must be a list of frames')
-        index: dict[int, Any] = {id(frames): frames for frames in lists}
+        keys = list(map(id, lists))
+        index: dict[int, Any] = dict(zip(keys, lists))
         for key, frames in index.items():
             index[key] = self._index(frames)
-        return np.fromiter(map(index.__getitem__, map(id, lists)), np.int32, len(lists))
+        return np.fromiter(map(index.__getitem__, keys), np.int32, len(lists))
 
     def _index(self, frames: list[Any]) -> int:
         if not frames:
