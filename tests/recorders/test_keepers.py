@@ -6,6 +6,7 @@ import collections
 import functools
 import queue
 import time
+import types
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -15,8 +16,6 @@ from torch import nn
 
 from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
 from composer_memprof.recorders.allocations.keepers import keepers_of
-
-_KEPT: list[torch.Tensor] = []
 
 
 class Owner:
@@ -48,9 +47,9 @@ def test_attributes_of_any_kind_are_named() -> None:
 
 
 def test_globals_closures_and_graphs_are_named() -> None:
-    _KEPT.append(torch.ones(5))
-    assert _keeper(lambda: _KEPT[0]) == f'the global variable {__name__}._KEPT, a list of 1'
-    _KEPT.clear()
+    module = types.ModuleType('of_a_user')  # this one was left out of garbage collections, and so of searches
+    module.kept = [torch.ones(5)]
+    assert _keeper(lambda: module.kept[0]) == 'the global variable of_a_user.kept, a list of 1'
 
     def closes() -> Any:
         inner = torch.ones(6)
@@ -70,6 +69,19 @@ def test_what_a_graph_has_saved_is_kept_by_the_tensor_with_the_graph() -> None:
         addresses.append(_address(given))
         owner.value = owner.value + (weight * given).sum()
     assert keepers_of(addresses[:-1]) == dict.fromkeys(addresses[:-1], 'Owner.value, with its graph')
+
+
+def test_the_search_does_not_run_what_a_user_hooked_to_saved_tensors() -> None:
+    """As the forward pass of a checkpoint is."""
+    weight, addresses, unpacked = torch.ones(8, requires_grad=True), [], []
+    owner = Owner(torch.zeros(()))
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpacked.append):
+        for _ in range(3):
+            given = torch.rand(8)
+            addresses.append(_address(given))
+            owner.value = owner.value + (weight * given).sum()
+    assert keepers_of(addresses[:-1]) == dict.fromkeys(addresses[:-1], 'Owner.value, with its graph')
+    assert not unpacked
 
 
 def _cached(maxsize: Optional[int]) -> Owner:

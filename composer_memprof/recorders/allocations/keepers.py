@@ -17,6 +17,7 @@ import gc
 import sys
 import time
 import types
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -24,7 +25,7 @@ from typing import Any, Optional
 import torch
 
 from composer_memprof.messages import errors_logged
-from composer_memprof.recorders.allocations.kept_graphs import saved_behind
+from composer_memprof.recorders.allocations.kept_graphs import uses_of_leaves
 from composer_memprof.recorders.allocations.limits import CACHED, CONTAINERS, in_words, length_of
 from composer_memprof.recorders.modules.holders import live_tensors
 from composer_memprof.recorders.torch_private import module_tables
@@ -106,16 +107,17 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
 
 
 def _kept_by_graphs(addresses: set[int], variables: Mapping[int, str]) -> dict[int, str]:
-    """What keeps the tensor whose graph has saved most of what lies at these addresses."""
-    nodes: set[Any] = set()
-    reached = {id(each): addresses & saved_behind(each, nodes) for each in live_tensors() if not each.is_leaf}
-    nodes.clear()
-    for number in sorted(reached, key=lambda number: -len(reached[number]))[:_MOST_TENSORS]:
+    """What keeps the graphs of several forward passes, and so what these passes have saved."""
+    uses = uses_of_leaves([each for each in live_tensors() if not each.is_leaf])
+    kept: defaultdict[str, Counter[Any]] = defaultdict(Counter)
+    for number in sorted(uses, key=lambda number: -uses[number].total())[:_MOST_TENSORS]:
         tensor = next((each for each in gc.get_objects() if id(each) == number), None)
-        keeper = _keeper(tensor, variables) if reached[number] and tensor is not None else None
+        keeper = _keeper(tensor, variables) if tensor is not None else None
         if keeper is not None:
-            return dict.fromkeys(reached[number], f'{keeper}{WITH_GRAPH}')
-    return {}
+            kept[keeper] += uses[number]
+    passes = {keeper: max(counts.values()) for keeper, counts in kept.items()}
+    most = max(passes, key=passes.__getitem__, default='')
+    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if passes.get(most, 0) > 1 else {}
 
 
 def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:

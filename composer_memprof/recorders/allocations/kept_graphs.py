@@ -1,55 +1,54 @@
-"""The memory that autograd keeps for a backward pass, and the tensor whose graph keeps it.
+"""Which tensors keep the graphs of forward passes, and of how many: a graph leads to a parameter once for each pass.
+
+What a node has saved is left alone. To look at it would run what the user hooked to it, as the forward pass of a checkpoint.
 
 >>> import torch
+>>> from composer_memprof.recorders.allocations.kept_graphs import uses_of_leaves
 >>> weight = torch.ones(4, requires_grad=True)
->>> given = torch.ones(4)
->>> total = (weight * given).sum()
->>> saved_behind(total, set()) >= {given.untyped_storage().data_ptr()}
-True
+>>> total = sum((weight * torch.rand(4)).sum() for _ in range(3))
+>>> [list(uses.values()) for uses in uses_of_leaves([total]).values()]
+[[3]]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from composer_memprof.messages import errors_logged
+from composer_memprof.recorders.torch_private.graph_tasks import sequence_number
 
-#: As autograd's nodes name what they save: ``_saved_self``, ``_saved_mat2``.
-_SAVED = '_saved_'
-#: Most nodes of a graph that are looked at.
+#: The node in which a graph ends at a leaf. torch has one for each leaf.
+_LEAF = 'torch::autograd::AccumulateGrad'
+#: Most nodes of all graphs that are looked at.
 _MOST_NODES = 20_000
 
 
-def saved_behind(tensor: torch.Tensor, seen: set[Any]) -> set[int]:
-    """The addresses of the storages that the graph of a tensor keeps.
+def uses_of_leaves(tensors: Iterable[torch.Tensor]) -> dict[int, Counter[Any]]:
+    """The edges of each tensor's graph that lead to a leaf, by the tensor's ``id`` and the leaf's node.
+
+    A graph that is part of another tensor's counts there. Tensors whose graph leads to no leaf are left out.
 
     Args:
-        tensor (torch.Tensor): with a graph.
-        seen (set): the nodes of other graphs, which are left out. Those of this one are added.
+        tensors (Iterable[Tensor]): with a graph.
     """
-    found: set[int] = set()
+    seen: set[Any] = set()
+    newest_first = sorted(tensors, key=lambda tensor: -sequence_number(tensor.grad_fn))
+    found = {id(tensor): _uses(tensor, seen) for tensor in newest_first}
+    return {number: uses for number, uses in found.items() if uses}
+
+
+def _uses(tensor: torch.Tensor, seen: set[Any]) -> Counter[Any]:
+    uses: Counter[Any] = Counter()
     pending = [tensor.grad_fn]
     while pending and len(seen) < _MOST_NODES:
         node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        found.update(each.untyped_storage().data_ptr() for each in _saved(node))
-        pending += [following for following, _ in node.next_functions]
-    return found
-
-
-def _saved(node: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a node has saved; none if a backward pass has freed them."""
-    for name in dir(node):
-        if name.startswith(_SAVED):
-            with errors_logged('a graph has freed what it had saved'):
-                value = getattr(node, name)
-                yield from (each for each in (value if isinstance(value, tuple) else (value,)) if _is_plain(each))
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+        following = [each for each, _ in node.next_functions if each is not None]
+        uses.update(each for each in following if each.name() == _LEAF)
+        pending += (each for each in following if each.name() != _LEAF)
+    return uses

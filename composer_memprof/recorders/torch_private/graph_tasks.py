@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from composer_memprof.recorders.torch_private import private, private_attribute
 
@@ -23,4 +23,9 @@ def in_backward() -> bool:
 def backward_sequence_number() -> Optional[int]:
     """Of the backward node that runs now: what :func:`next_sequence_number` returned before its forward operation."""
     node = current_autograd_node()
-    return None if node is None else node._sequence_nr()
+    return None if node is None else sequence_number(node)
+
+
+def sequence_number(node: Any) -> int:
+    """Of the forward operation that made a node of a graph: the later, the larger, on one thread."""
+    return int(node._sequence_nr())
