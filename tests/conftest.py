@@ -37,16 +37,6 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module('tests.support.small_training'), name)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is imported by now to the end.
-
-    Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small training's
-    time would go there.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: Any) -> None:
     """A worker of pytest-xdist that ends by a crash says only that it crashed; say by which signal."""
@@ -80,6 +70,21 @@ _OPTIONAL = ('transformers', 'lightning')
 
 class _Everywhere:
     """For the examples in the package's docstrings too, which lie outside of this folder."""
+
+    #: How many modules were imported when objects were last left to the end.
+    _modules = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Leave to the end what libraries have made, once many more of them are imported.
+
+        Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small
+        training's time would go there.
+        """
+        if len(sys.modules) > self._modules + 100:
+            gc.collect()
+            gc.freeze()
+            self._modules = len(sys.modules)
 
     def pytest_ignore_collect(self, collection_path: Path) -> Optional[bool]:
         """Leave out the adapter of a package that is not installed."""
