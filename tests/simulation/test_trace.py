@@ -62,7 +62,7 @@ def end(event: dict[str, Any]) -> float:
 def test_a_trace_has_each_stream_in_a_row_and_adds_up_to_the_times_of_the_clocks() -> None:
     Path('train.py').write_text(SHARDED)
     arguments = ('--gpu', 'a100-80gb', '--ranks', '8', '--trace', 'step.json')
-    found = result_of(*arguments, '--', 'python', 'train.py')
+    found = result_of(*arguments, '--', 'python', 'train.py', fresh=True)
     assert found['code'] == 0 and found['processes'][0]['trace'] == 'step.json' and 'step.json' in found['stderr']
     trace = json.loads(Path('step.json').read_text())
     assert (trace['simulated'], trace['distributedInfo']['world_size']) == ('a100-80gb', 8)
