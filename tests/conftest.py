@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -35,6 +36,12 @@ def __getattr__(name: str) -> Any:
     if name not in _TRAINING:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(importlib.import_module('tests.support.small_training'), name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a test that waits for another process leaves its core to others."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -164,8 +171,20 @@ def s3_endpoint() -> Iterator[str]:
     server = moto_server.ThreadedMotoServer(ip_address='127.0.0.1', port=0)
     server.start()
     host, port = server.get_host_and_port()
-    yield f'http://{host}:{port}'
+    with _descriptions_of_services_read_once():
+        yield f'http://{host}:{port}'
     server.stop()
+
+
+@contextlib.contextmanager
+def _descriptions_of_services_read_once() -> Iterator[None]:
+    """Each client reads a megabyte of JSON that never changes: a third of the time that a client takes to be made."""
+    loader = pytest.importorskip('botocore.loaders').JSONFileLoader
+    read = functools.cache(lambda path: load_file(loader(), path))
+    load_file = loader.load_file
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, 'load_file', lambda self, path: read(path))
+        yield
 
 
 @pytest.fixture
