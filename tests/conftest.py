@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -37,14 +38,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module('tests.support.small_training'), name)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is imported by now to the end.
-
-    Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small training's
-    time would go there.
-    """
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a test that waits for another process leaves its core to others."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,6 +77,21 @@ _OPTIONAL = ('transformers', 'lightning')
 
 class _Everywhere:
     """For the examples in the package's docstrings too, which lie outside of this folder."""
+
+    #: How many modules were imported when objects were last left to the end.
+    _modules = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Leave to the end what libraries have made, once many more of them are imported.
+
+        Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small
+        training's time would go there.
+        """
+        if len(sys.modules) > self._modules + 100:
+            gc.collect()
+            gc.freeze()
+            self._modules = len(sys.modules)
 
     def pytest_ignore_collect(self, collection_path: Path) -> Optional[bool]:
         """Leave out the adapter of a package that is not installed."""
@@ -159,8 +171,20 @@ def s3_endpoint() -> Iterator[str]:
     server = moto_server.ThreadedMotoServer(ip_address='127.0.0.1', port=0)
     server.start()
     host, port = server.get_host_and_port()
-    yield f'http://{host}:{port}'
+    with _descriptions_of_services_read_once():
+        yield f'http://{host}:{port}'
     server.stop()
+
+
+@contextlib.contextmanager
+def _descriptions_of_services_read_once() -> Iterator[None]:
+    """Each client reads a megabyte of JSON that never changes: a third of the time that a client takes to be made."""
+    loader = pytest.importorskip('botocore.loaders').JSONFileLoader
+    read = functools.cache(lambda path: load_file(loader(), path))
+    load_file = loader.load_file
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, 'load_file', lambda self, path: read(path))
+        yield
 
 
 @pytest.fixture

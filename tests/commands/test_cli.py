@@ -42,7 +42,7 @@ def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]
 
 
 def test_the_quickstart_trains_and_lists_what_it_left() -> None:
-    run = command('train', QUICKSTART, 'model.n_layers=1', 'train_loader.batch_size=4', '--json')
+    run = command('train', QUICKSTART, 'model.n_layers=1', 'model.d_model=64', 'train_loader.batch_size=4', '--json')
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert result['last_loss'] < 0.6 * result['first_loss']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import composer_memprof
 from composer_memprof import MemprofError
 from tests.conftest import child_environment, simulated_gpu
 from tests.support.json_schemas import as_promised
+from tests.support.processes import warm_python
 from tests.support.processes.simulated_runs import plan_on_a_server
 
 SETTINGS = ('model.n_layers=1', 'model.d_model=64', 'model.n_heads=2')
@@ -53,7 +55,7 @@ def test_a_plan_is_what_the_command_prints_and_this_process_imports_no_composer(
     assert facts == 'True True set()'
 
 
-def test_a_mistake_is_one_line() -> None:
+def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any, **settings: Any) -> str:
         with pytest.raises(MemprofError) as error:
             composer_memprof.plan(*arguments, **settings)
@@ -62,5 +64,6 @@ def test_a_mistake_is_one_line() -> None:
     assert "there is no GPU named 'h10'" in refused('quickstart', gpu='h10')
     assert refused('quickstart', ranks=0) == 'ranks must be a whole number from 1, not 0'
     simulated_gpu()
+    monkeypatch.setattr(subprocess, 'run', functools.partial(warm_python.run, own_server=True))
     unknown = refused('no_such_config')
     assert 'no_such_config' in unknown and 'composer-memprof' not in unknown and '\n' not in unknown

@@ -291,7 +291,7 @@ def test_a_process_that_is_killed_is_told() -> None:
         'import os, torch\ntorch.ones(9).cuda()\n'
         'print(open("/proc/self/oom_score_adj").read(), flush=True)\nos.kill(os.getpid(), 9)'
     )
-    shown = simulate('--', 'python', 'train.py', fresh=True)
+    shown = simulate('--', 'python', 'train.py')
     words = ' '.join(shown.stdout.split())
     assert words.startswith(
         '1000 simulated h100-80gb: not seen: the command was killed (signal 9), most likely because host memory'

@@ -81,7 +81,7 @@ while True:
 
 def test_updates_by_hand_are_said_to_be_no_steps_and_figures_outlive_the_time_limit() -> None:
     Path('train.py').write_text(BY_HAND)
-    shown = simulate('--time-limit', '40', '--', 'python', 'train.py', fresh=True)
+    shown = simulate('--time-limit', '10', '--', 'python', 'train.py')
     words = ' '.join(shown.stdout.split())
     assert words.startswith('simulated h100-80gb: not seen: the command was ended before an optimizer step at most ')
     assert re.search(r'No optimizer stepped, though backward ran \d+ times\. Updates by hand are not counted', words)
@@ -157,5 +157,5 @@ def test_a_gpu_of_several_sizes_needs_its_size() -> None:
         with pytest.raises(UnknownDeviceError, match=f'more than one GPU named {name!r}. Choose {sizes}'):
             find_device(name)
     assert find_device('h100').key == 'h100-80gb' and find_device('rtx 4090').key == 'rtx-4090'
-    refused = simulate('--gpu', 'a100', '--', 'python', 'train.py', fresh=True)
+    refused = simulate('--gpu', 'a100', '--', 'python', 'train.py')
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)

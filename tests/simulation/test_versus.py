@@ -43,7 +43,7 @@ def test_a_file_that_is_no_recording_is_refused_before_the_command_runs() -> Non
     Path('train.py').write_text('open("ran", "w")')
     Path('empty.pickle').write_text('no pickle')
     for name in ('missing.pickle', 'empty.pickle'):
-        refused = simulate('--versus', name, '--', 'python', 'train.py', fresh=True)
+        refused = simulate('--versus', name, '--', 'python', 'train.py')
         assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
         assert f"--versus='{name}' cannot be read" in refused.stderr
     assert not Path('ran').exists()

@@ -47,9 +47,12 @@ def test_an_object_that_is_another_is_sent_again_under_a_free_name(content: byte
     store.save([text()], stamp(1))
     wait_for(lambda: statuses(FOLDER)['uploaded'] == 1, 20)
     s3.pipe_file('runs/1.txt', content)
-    with pytest.warns(MemprofWarning, match=r'1.txt was uploaded to .*, but the store has (0 bytes|other content)'):
+    with pytest.warns(
+        MemprofWarning, match=r'1.txt was uploaded to .*, but the store has (0 bytes|other content)'
+    ) as said:
         store.save([text()], stamp(2))
-        wait_for(lambda: statuses(FOLDER)['failed'] == 1, 20)
+        wait_for(lambda: bool(said.list), 20)
+        assert statuses(FOLDER)['failed'] == 1
         store.close(20)
     first, second = entries(FOLDER)
     assert (first.status, first.remote, s3.cat('runs/1.2.txt')) == ('removed', 's3://runs/1.2.txt', b'hello')

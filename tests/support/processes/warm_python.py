@@ -41,7 +41,7 @@ _READ_LATER = (
 #: whether values are followed; of ``SIMULATED_GPU`` no more than that must be the server's.
 _READ_WITH_CUDA = ('SIMULATED_GPU', 'SIMULATED_GPU_NOTES', 'PYTORCH_CUDA_ALLOC_CONF')
 #: Beside the one with the variables of the tests. Each takes some 400 MiB, in all processes of the tests together.
-_MOST_OTHERS = 3
+_MOST_OTHERS = 4
 #: A name for this run of the tests, which may be in several processes.
 RUN = os.environ.get('PYTEST_XDIST_TESTRUNUID') or f'{os.getpid()}-{os.urandom(8).hex()}'
 _PATIENCE_S = 300
