@@ -8,7 +8,7 @@ from composer.core import Callback
 from lightning.pytorch.callbacks import Callback as LightningCallback
 
 from composer_memprof.loop.run import Run
-from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, EVAL, FORWARD, OPTIMIZER
 
 
 class MemprofCallback(LightningCallback):
@@ -56,6 +56,16 @@ class MemprofCallback(LightningCallback):
         if self._run is not None and trainer.global_step > self._steps:  # gradients of other batches are accumulated
             self._steps = trainer.global_step
             self._run.step()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._enter(EVAL)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._phase == EVAL:
+            self._enter(None)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        self._enter(CHECKPOINT)  # it is written until the next batch begins
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self._run is not None:

@@ -8,6 +8,7 @@ from composer.core import Callback
 from transformers import TrainerCallback
 
 from composer_memprof.loop.run import Run
+from composer_memprof.vocabulary import CHECKPOINT, EVAL
 
 
 class MemprofCallback(TrainerCallback):
@@ -24,6 +25,7 @@ class MemprofCallback(TrainerCallback):
         self._run_name = run_name
         self._settings = settings
         self._run: Optional[Run] = None
+        self._phase: Optional[str] = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         optimizer = objects.get('optimizer')
@@ -38,6 +40,17 @@ class MemprofCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if self._run is not None:
             self._run.step(samples=args.train_batch_size * args.gradient_accumulation_steps)
+            # What the Trainer does next, by its own decision.
+            self._enter(EVAL if control.should_evaluate else CHECKPOINT if control.should_save else None)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._enter(EVAL)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._enter(CHECKPOINT if control.should_save else None)
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._enter(None)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if self._run is not None:
@@ -47,3 +60,12 @@ class MemprofCallback(TrainerCallback):
         if self._run is not None:
             self._run.close()
             self._run = None
+
+    def _enter(self, phase: Optional[str]) -> None:
+        if self._run is None or phase == self._phase:
+            return
+        if self._phase is not None:
+            self._run.end_phase(self._phase)
+        self._phase = phase
+        if phase is not None:
+            self._run.begin_phase(phase)

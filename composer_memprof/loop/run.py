@@ -22,6 +22,7 @@ from typing_extensions import Self
 
 from composer_memprof.callbacks.framework.closing.run_end import run_end
 from composer_memprof.callbacks.framework.options import raise_with_name
+from composer_memprof.loop.data_phases import DataPhases
 from composer_memprof.loop.model_phases import ModelPhases
 from composer_memprof.messages import check_one_of
 from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, FORWARD, OPTIMIZER
@@ -35,6 +36,8 @@ _PHASES: dict[str, tuple[tuple[Event, ...], tuple[Event, ...]]] = {
     CHECKPOINT: ((Event.BATCH_CHECKPOINT,), ()),
     EVAL: ((Event.EVAL_START,), (Event.EVAL_END,)),
 }
+#: Within these, the run loads no data for its next batch.
+_LOAD_THEIR_OWN = (DATALOADER, EVAL)
 #: Those of a batch; the others lie between batches.
 _WITHIN_BATCH = (FORWARD, BACKWARD, OPTIMIZER)
 
@@ -76,8 +79,12 @@ class Run:
         self._model_phases: Optional[ModelPhases] = None
         if model is not None and follows_model:
             self._model_phases = ModelPhases(model, optimizers, self.begin_phase, self.end_phase)
+        self._data_phases = DataPhases(self._loading_begins, self._loading_ends)
         self._begun_at = time.monotonic()
         self._in_batch = False
+        #: Phases that have begun and load data of their own.
+        self._own_loading = 0
+        self._is_loading = False
         #: Whether the loop says itself when a batch begins, by its phases or its model.
         self._has_phases = model is not None
         self._is_open = False
@@ -104,6 +111,7 @@ class Run:
         except BaseException:
             self.close(failed=True)
             raise
+        self._data_phases.follow()
         if self._model_phases is not None:
             self._model_phases.follow()
         elif not self._has_phases:
@@ -159,6 +167,7 @@ class Run:
     def begin_phase(self, name: str, batch: Any = None) -> None:
         """A phase begins; ``batch`` is what forward gets."""
         self._has_phases = True
+        self._own_loading += name in _LOAD_THEIR_OWN
         if not self._is_open:
             return
         self.state.batch = batch
@@ -170,9 +179,21 @@ class Run:
 
     def end_phase(self, name: str) -> None:
         """The phase has ended."""
+        self._own_loading -= name in _LOAD_THEIR_OWN
         if self._is_open:
             for event in _PHASES[name][1]:
                 self._send(event)
+
+    def _loading_begins(self) -> None:
+        """A DataLoader is asked for the next batch. Without other phases, the batch begins when the data is there."""
+        self._is_loading = self._is_open and not self._own_loading
+        if self._is_loading:
+            self._send(*_PHASES[DATALOADER][0])
+
+    def _loading_ends(self) -> None:
+        if self._is_loading:
+            self._is_loading = False
+            self._send(*_PHASES[DATALOADER][1])
 
     def close(self, *, failed: bool = False) -> None:
         """End the run, and wait until its files are written; a ``with`` block does it.
@@ -183,6 +204,7 @@ class Run:
         if not self._is_open:
             return
         self._is_open = False
+        self._data_phases.leave()
         if self._model_phases is not None:
             self._model_phases.leave()
         if failed:

@@ -108,6 +108,7 @@ def test_another_trainer_has_the_peaks_and_phases_of_composers_and_the_same_loss
     lines = json_lines(RUN / 'memprof' / entry.path)
     assert [line['batch'] for line in lines] == list(range(BATCHES))
     assert all(line['forward'] and line['backward'] and line['optimizer'] > 0 for line in lines)
+    assert sum(line['dataloader'] or 0 for line in lines) > 0
     (summary,) = entries(RUN, 'step_times.summary')
     assert json.loads((RUN / 'memprof' / summary.path).read_text())
     assert {each.status for each in entries(RUN)} == {'saved'}

@@ -39,6 +39,7 @@ PROBLEMS: dict[str, Problem] = {
 HEALTHY: dict[str, Callable[[], None]] = {
     **kept_on_purpose.HEALTHY,
     **slow.HEALTHY,
+    **in_own_loop.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,
     **parts.HEALTHY,

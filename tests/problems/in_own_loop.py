@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-from composer_memprof import MemorySnapshot, profile
+from composer_memprof import MemorySnapshot, StepTimes, profile
 from tests.problems.problem import Problem, line_of
 
 _ROWS = 256
@@ -57,6 +59,40 @@ def _keeps_losses() -> None:
     _trains(MemorySnapshot(), with_loss=losses.append)
 
 
+class SlowRows(Dataset):
+    def __len__(self) -> int:
+        return 16 * 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.004)
+        return torch.randn(64)
+
+
+def _save(model: Net) -> None:
+    time.sleep(0.1)
+    torch.save(model.state_dict(), 'model.pt')
+
+
+def _steps(batches: Iterable[torch.Tensor], after: Callable[[Net], Any] = lambda model: None) -> None:
+    """Nothing says where data are loaded, and what else the loop does."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with profile(StepTimes(), run_name='test-run', model=model, optimizers=[optimizer]) as run:
+        for rows in batches:
+            model(rows).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            after(model)
+            run.step(samples=len(rows))
+
+
+def _trains_two_models() -> None:
+    """Healthy: the phases follow the first model alone."""
+    judge = nn.Sequential(*[nn.Linear(64, 64) for _ in range(100)])
+    rows = torch.randn(_ROWS, 64)
+    _steps([rows] * 20, lambda model: judge(rows).square().mean().backward())
+
+
 #: The hidden layer, the inputs and the targets.
 _KEPT = 4 * _ROWS * (1024 + 64 + 1)
 
@@ -73,4 +109,15 @@ PROBLEMS: dict[str, Problem] = {
         'Stop keeping',
         _KEPT,
     ),
+    'a slow data set in a loop': Problem(
+        lambda: _steps(DataLoader(SlowRows(), batch_size=8)),
+        ('waits for data', line_of(SlowRows.__getitem__, 'sleep')),
+        'Load data in processes of their own',
+    ),
+    'a slow function in a loop': Problem(
+        lambda: _steps([torch.randn(8, 64)] * 12, _save),
+        ("The loop's own code", line_of(_save, 'sleep')),
+        'Do less in the loop',
+    ),
 }
+HEALTHY: dict[str, Callable[[], None]] = {'a loop of two models': _trains_two_models}

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Optional
 
 from composer_memprof.recorders.host.sampler import Sampler
+from composer_memprof.recorders.step_times.summary import REST
 from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
 
 #: Seconds between two samples on average: each takes some twenty microseconds of the interpreter.
@@ -31,10 +32,19 @@ _TRAINER = os.path.join('composer', 'trainer', 'trainer.py')
 _ENGINE = os.path.join('composer', 'core', 'engine.py')
 #: The file of torch that calls a module's forward.
 _MODULE = os.path.join('torch', 'nn', 'modules', 'module.py')
+#: Other Trainers: the file of Transformers', and the folders of Lightning's.
+_OTHER_TRAINERS = (
+    os.path.join('transformers', 'trainer.py'),
+    *(os.path.join(name, '') for name in ('lightning/pytorch', 'pytorch_lightning')),
+)
+#: The file of torch that begins a backward pass.
+_BACKWARD = os.path.join('torch', 'autograd', '__init__.py')
 #: The base of metrics, and the folder of optimizers, whose methods call the user's.
 _METRIC, _OPTIMIZERS = os.path.join('torchmetrics', 'metric.py'), os.path.join('torch', 'optim') + os.sep
 #: Whose code runs within a phase that is training's own.
 CALLBACKS, METRICS, LOSS, STEP = 'callbacks', 'metrics', 'loss', 'step'
+#: In a loop without Composer's Trainer: its other code within such a phase; and training's own work between the phases.
+LOOP, OF_MODEL = 'loop', 'model'
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
 
 
@@ -77,28 +87,34 @@ class LineSampler:
         return found
 
     def shares(self) -> dict[str, float]:
-        """Of callbacks, metrics, the loss and the user's own optimizer within training's phases: the share of all samples."""
+        """Of callbacks, metrics, the loss, the user's own optimizer and a loop's other code within training's phases, and
+        of training's own work between them: the share of all samples.
+        """
         whole = sum(self._counts.values())
         found: collections.Counter[str] = collections.Counter()
-        for (whose, _), count in self._of_whom.items():
+        of_model = ((key, count) for key, count in self._counts.items() if key[0] == OF_MODEL)
+        for (whose, _), count in [*self._of_whom.items(), *of_model]:
             found[whose] += count
         return {whose: count / whole for whose, count in found.items()}
 
     def _sample(self) -> None:
         phase = self._phase()
         line, whose = self._line(sys._current_frames().get(self._thread))
+        if phase == REST and whose == OF_MODEL:
+            phase = OF_MODEL
         found = (phase, line)
         if found not in self._counts and len(self._counts) >= _MOST_LINES:
             return
         self._counts[found] += 1
-        if phase in _OF_TRAINING and whose:
+        if phase in _OF_TRAINING and whose and whose != OF_MODEL:
             self._of_whom[whose, line] += 1
 
     def _line(self, frame: Optional[FrameType]) -> tuple[str, str]:
         """The innermost line of the user's code below the Trainer, such as ``data.py:30 __getitem__``; ``''`` without.
-        Also whose it is: of a callback, a metric, the loss or an optimizer; else ``''``.
+        Also whose it is: of a callback, a metric, the loss or an optimizer; in a loop without the Trainer, of training's own
+        work or of the loop; else ``''``.
         """
-        line, whose, below, runs_model = '', '', '', False
+        line, whose, below, runs_model, trains = '', '', '', False, False
         for _ in range(_FRAMES):
             if frame is None:
                 break
@@ -106,6 +122,9 @@ class LineSampler:
             if filename.endswith(_TRAINER):
                 # A loss that runs a model does training's own work.
                 return line, whose or (LOSS if below == 'loss' and not runs_model else '')
+            trains = trains or filename.endswith((_MODULE, _BACKWARD)) or _OPTIMIZERS in filename
+            if any(each in filename for each in _OTHER_TRAINERS):
+                break
             if not line and self._is_own(filename):
                 line = f'{os.path.basename(filename)}:{frame.f_lineno} {frame.f_code.co_name}'
             elif line:
@@ -113,7 +132,7 @@ class LineSampler:
                 runs_model = runs_model or filename.endswith(_MODULE)
             below = frame.f_code.co_name
             frame = frame.f_back
-        return line, ''
+        return line, whose or (OF_MODEL if trains else LOOP if line else '')
 
     def _caller(self, filename: str) -> str:
         if filename.endswith(_ENGINE):

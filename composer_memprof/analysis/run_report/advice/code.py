@@ -31,11 +31,23 @@ PADDED = (
     'DataLoader(…, collate_fn=collate)'
 )
 UNUSED_PARAMETERS = "model.unused.requires_grad_(False)  # or Trainer(…, ddp_sync_strategy='forced_sync')"
+SAME_DTYPE = 'x = x.to(next(model.parameters()).dtype)  # or in the data set: torch.as_tensor(x, dtype=torch.float32)'
+CHECKED_INDICES = 'assert 0 <= indices.min() and indices.max() < size, (indices.min(), indices.max(), size)'
+SAME_DEVICE = 'x = x.to(next(model.parameters()).device)'
+NOT_IN_PLACE = 'h = h + 1  # in place of h += 1, h.add_(1)'
+DETACHED_STATE = 'state = state.detach()  # before it is used in the next batch'
+FEWER_CHECKPOINTS = 'Trainer(…, save_num_checkpoints_to_keep=2)  # and df -h on the folder'
 BLOCKING = 'CUDA_LAUNCH_BLOCKING=1 composer train.py'
 LOADED_ON_HOST = "state = torch.load('checkpoint.pt', map_location='cpu')\nmodel.load_state_dict(state)\ndel state"
 LONGER_TIMEOUT = 'Trainer(…, dist_timeout=1800)'
-RARE_EVALUATION = "Trainer(…, eval_interval='1000ba', eval_subset_num_batches=100)"
-RARE_CHECKPOINTS = "Trainer(…, save_interval='1000ba')"
+RARE_EVALUATION = (
+    "Trainer(…, eval_interval='1000ba', eval_subset_num_batches=100)\n"
+    '# Transformers: TrainingArguments(…, eval_steps=1000); Lightning: Trainer(…, val_check_interval=1000)'
+)
+RARE_CHECKPOINTS = (
+    "Trainer(…, save_interval='1000ba')\n"
+    '# Transformers: TrainingArguments(…, save_steps=1000); Lightning: ModelCheckpoint(every_n_train_steps=1000)'
+)
 FREEZE = 'import gc\n\ngc.collect()\ngc.freeze()  # after the first batches'
 COLLECT_TOGETHER = (
     'import gc\n\ngc.disable()  # before fit\nif state.timestamp.batch % 100 == 0:  # in a callback, at batch_end\n'

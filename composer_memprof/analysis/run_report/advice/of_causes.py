@@ -26,7 +26,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
 
@@ -40,6 +40,7 @@ _LESS_OF = {
     METRICS: 'Compute fewer metrics of the training (get_metrics with is_train=True), or only in evaluation.',
     LOSS: 'Compute the loss with a few operations on whole tensors: no loop over samples, no .item() in it.',
     STEP: 'Update whole parameters at once, without a Python loop over their parts, or use an optimizer of torch.',
+    LOOP: 'Do less in the loop between forward, backward and the update, or not in each batch.',
     WORKERS: 'Keep the workers from epoch to epoch: DataLoader(…, persistent_workers=True).',
 }
 _CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, WORKERS: code.WORKERS}
@@ -70,7 +71,8 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
     if isinstance(cause, TimeTaken):
         return Advice(
             _LESS_OF[cause.phase],
-            f'On rank {cause.rank} it takes {1000 * cause.seconds:,.0f} ms of a batch on average.',
+            f'On rank {cause.rank} it takes {1000 * cause.seconds:,.0f} ms of a batch on average'
+            f'{f", most in {cause.line}" if cause.line else ""}.',
             code=_CODE.get(cause.phase, ''),
         )
     if isinstance(cause, Slowing):

@@ -46,6 +46,54 @@ _KNOWN = (
         ),
     ),
     (
+        r'must have the same dtype|expected scalar type \w+ but found|Found dtype \w+ but expected',
+        Advice(
+            "Convert the input to the data type of the weights: NumPy's numbers are float64 (Double) unless told otherwise.",
+            'An operation was given two data types.',
+            code=code.SAME_DTYPE,
+        ),
+    ),
+    (
+        r'Target \d+ is out of bounds|index out of range in self|index \d+ is out of bounds',
+        Advice(
+            'Check the indices: one is beyond the size, as labels beyond the number of classes, or tokens beyond the vocabulary.',
+            'The size of the last layer, or of the embedding, has to be larger than the largest index.',
+            code=code.CHECKED_INDICES,
+        ),
+    ),
+    (
+        r'Expected all tensors to be on the same device',
+        Advice(
+            'Move the input to the device of the weights; make tensors with device=x.device.',
+            'An operation was given tensors of two devices.',
+            code=code.SAME_DEVICE,
+        ),
+    ),
+    (
+        r'backward through the graph a second time',
+        Advice(
+            'Detach what is carried from one batch to the next; retain_graph=True would keep the memory of all batches.',
+            'A tensor of an earlier batch, whose graph is freed, is used in this one.',
+            code=code.DETACHED_STATE,
+        ),
+    ),
+    (
+        r'modified by an inplace operation',
+        Advice(
+            'Write the operation that changes a tensor in place as one that makes a new tensor.',
+            'Backward needs the value from before. torch.autograd.set_detect_anomaly(True) names the line of the forward.',
+            code=code.NOT_IN_PLACE,
+        ),
+    ),
+    (
+        r'No space left on device',
+        Advice(
+            'Free space on that disk, or keep fewer checkpoints.',
+            'A file could not be written.',
+            code=code.FEWER_CHECKPOINTS,
+        ),
+    ),
+    (
         r'Bus error|out of shared memory|unable to (open|write to|mmap|resize|allocate) .*(shared memory|/torch_\d+)',
         Advice(
             'Give the job more shared memory (/dev/shm), or use fewer DataLoader workers or a smaller prefetch_factor.',

@@ -4,24 +4,51 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary, GrowthSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
+from composer_memprof.recorders.host.summary import HostSeries, HostSummary
 from composer_memprof.vocabulary import AT_MOST
 
+#: A leak of fewer bytes in a recording, of which nothing was found that keeps it, may be what a loop holds for some batches.
+_UNEXPLAINED = 1 << 20
+#: A leak on the host has stopped if the process has taken less than this share of it since, where it were so many bytes.
+_STOPPED, _LEAST_SINCE = 0.3, 16 << 20
 
-def device_leaks(summaries: Mapping[int, SnapshotSummary]) -> Iterator[DeviceLeak]:
-    """The fastest leak of all ranks."""
+
+def device_leaks(
+    summaries: Mapping[int, SnapshotSummary], host: Mapping[int, HostSummary] = MappingProxyType({})
+) -> Iterator[DeviceLeak]:
+    """The fastest leak of all ranks.
+
+    Args:
+        summaries (Mapping): of snapshots, by rank.
+        host (Mapping): the recordings of host memory, by rank: a cache that has filled up since is no leak.
+    """
     found = [
         leak
         for rank, summary in summaries.items()
         for device in map(_without_limited, summary.devices)
-        if device.growing and (leak := _device_leak(rank, summary, device)).cost >= LEAST
+        if device.growing
+        and (leak := _device_leak(rank, summary, device)).cost >= LEAST
+        and (leak.kept_by or leak.total >= _UNEXPLAINED)
+        and not (leak.on_host and rank in host and _has_stopped(leak.per_batch, host[rank].over_time))
     ]
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
+
+
+def _has_stopped(per_batch: int, samples: HostSeries) -> bool:
+    """True if the process has not grown by that in the later half of the batches."""
+    if not samples.batch:
+        return False
+    middle = bisect_left(samples.batch, (samples.batch[0] + samples.batch[-1]) // 2)
+    expected = per_batch * (samples.batch[-1] - samples.batch[middle])
+    return expected >= _LEAST_SINCE and samples.rss[-1] - samples.rss[middle] < _STOPPED * expected
 
 
 def _without_limited(device: DeviceSummary) -> DeviceSummary:

@@ -52,7 +52,7 @@ def causes(
     killed = last.ranks_in('killed') if last is not None else []
     hosts = {rank: attempt.host for rank, attempt in last.ranks.items()} if last is not None else {}
     full = list(host_full(contents.get('host_rss', {}), killed))
-    leaks = list(device_leaks(summaries))
+    leaks = list(device_leaks(summaries, contents.get('host_rss', {})))
     others: list[Cause] = [
         *leaks,
         *full,

@@ -14,7 +14,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Waiting,
 )
 from composer_memprof.analysis.run_report.readers import StepTimesFile
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, OF_MODEL, STEP
 from composer_memprof.recorders.step_times.summary import DATA, PARTS, REST, SIZE, TOTAL
 from composer_memprof.vocabulary import CHECKPOINT, DATALOADER, EVAL
 
@@ -27,12 +27,14 @@ _MOST_BATCHES = 1 << 40
 #: From this share of the time on a phase is a cause. It, and a full collection, came this often: one in a short run is none.
 _SHARES, _OFTEN = {EVAL: 0.4, CHECKPOINT: 0.2}, 3
 #: The same of what is between the phases, and the seconds of it that a batch has at least: the loop takes time too.
-_REST_SHARE, _LEAST_REST = 0.3, 0.005
+_REST_SHARE, _LEAST_REST, _REST_WITHOUT_LINE = 0.3, 0.005, 0.4
 #: The same of what runs within training's own phases. On a GPU, the host's share of the time says nothing of the device's.
-_WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP: 0.4}, 'host'
+_WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP: 0.4, LOOP: 0.3}, 'host'
 #: Batches slow down if each quarter takes so many times as long as the one before, and the last so many times as long as the
 #: first, and so many seconds longer.
 _SLOWER, _SLOWED, _LEAST_SLOWER = 1.1, 1.5, 0.003
+#: One phase takes this share of what batches take longer.
+_OF_MORE = 0.6
 #: A line that takes less than this share of a phase does not stand for it.
 _OF_PHASE = 0.4
 
@@ -86,9 +88,10 @@ def _taken(phase: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
 def _rest(rank: int, file: StepTimesFile) -> TimeTaken | None:
     rest, batch, line = typical(file, REST), typical(file, TOTAL), main_line(file, REST)
     rest -= file.loader_starts.seconds / file.batches  # has a cause of its own
+    rest -= file.within_phases.get(OF_MODEL, 0.0) * batch  # of a second model, which a loop's phases do not follow
     if not line:  # a few long ones are no callback of the user's: a window of a profiler opens or closes in them
         rest = min(rest, file.seconds.get(REST, {}).get('p50', rest))
-    if not batch or rest < max(_REST_SHARE * batch, _LEAST_REST):
+    if not batch or rest < max((_REST_SHARE if line else _REST_WITHOUT_LINE) * batch, _LEAST_REST):
         return None
     return TimeTaken(rank, min(rest / batch, 1.0), REST, rest, line)
 
@@ -125,6 +128,8 @@ def _slowing(rank: int, file: StepTimesFile) -> Slowing | None:
     if not slower or larger or more < _LEAST_SLOWER or more < (_SLOWED - 1) * first[TOTAL]:
         return None
     phase = max(PARTS, key=lambda part: last[part] - first[part])
+    if last[phase] - first[phase] < _OF_MORE * more:  # everything is slower, as on a machine with other processes
+        return None
     return Slowing(rank, more / last[TOTAL], phase, first[TOTAL], last[TOTAL], main_line(file, phase))
 
 

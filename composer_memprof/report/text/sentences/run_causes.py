@@ -20,7 +20,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_out_of_memory import out_of_memory_sentence
@@ -43,6 +43,7 @@ _TAKERS = {
     METRICS: 'Metrics of the training take',
     LOSS: 'The loss takes',
     STEP: "The optimizer's own Python code takes",
+    LOOP: "The loop's own code beside forward, backward and the update takes",
     WORKERS: "Starting the DataLoader's workers again in each epoch takes",
 }
 

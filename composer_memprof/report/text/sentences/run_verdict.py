@@ -281,7 +281,8 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
     if used:
         parts.append(f'model FLOPs utilization (MFU) is {100 * statistics.median(used):.1f} %')
     times = report.contents.get('step_times', {})
-    batches = [file.seconds['total']['p50'] for file in times.values() if 'p50' in file.seconds.get('total', {})]
+    timed = [file for file in times.values() if file.batches]  # none if the run failed before
+    batches = [file.seconds['total']['p50'] for file in timed if 'p50' in file.seconds.get('total', {})]
     if batches:
         parts.append(f'the median batch takes {amount(statistics.median(batches), "seconds")}')
         waiting = statistics.median(file.share.get(DATALOADER, 0.0) for file in times.values())
