@@ -19,7 +19,7 @@ from composer_memprof.recorders.torch_private.compilation import compilations
 from composer_memprof.simulated_gpu import clocks
 from composer_memprof.simulated_gpu.calibration import factors_of_this_process
 from composer_memprof.simulated_gpu.clocks import Kind
-from composer_memprof.simulated_gpu.durations import launching
+from composer_memprof.simulated_gpu.durations import launching, triton_kernels
 from composer_memprof.simulated_gpu.durations.operators import Durations
 from composer_memprof.simulated_gpu.durations.signatures import signature
 from composer_memprof.simulated_gpu.ranks import simulated_ranks
@@ -154,10 +154,22 @@ class StepClock:
         return sum(self._flops.values()) / (seconds * peak)
 
     def _watch(self) -> None:
-        """Global hooks leave the model's own hooks and their order as they are."""
-        entered = register_module_forward_pre_hook(lambda module, _: self._entered(module))
-        left = register_module_forward_hook(lambda module, *_: self._left(), always_call=True)
-        self._undo = [launching.watch(self._operated), entered.remove, left.remove]
+        """Global hooks leave the model's own hooks and their order as they are; what is compiled would be so anew."""
+        self._undo = [launching.watch(self._operated), triton_kernels.watch(self._triton_launched)]
+        if not compilations():
+            entered = register_module_forward_pre_hook(lambda module, _: self._entered(module))
+            left = register_module_forward_hook(lambda module, *_: self._left(), always_call=True)
+            self._undo += [entered.remove, left.remove]
+
+    def _triton_launched(self, launch: triton_kernels.Launch) -> None:
+        """A kernel that multiplies matrices takes at least as long as its bytes."""
+        launches = self._launches()
+        if launches and launch.has_products:
+            self._unknown[launch.name] += launches
+        seconds, kind = self._durations.moved(launch.bytes)
+        kind = Kind.OPTIMIZER if self._optimizes else kind
+        number = 0 if self._recorder is None else self._recorder.number_of(launch.name)
+        self._took(seconds * self._factors.of(kind), kind, number)
 
     def _operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         """An operator has ended. The script never sees an error of its duration."""
@@ -174,7 +186,11 @@ class StepClock:
         if call.flops and not self._recomputing:
             self._flops[call.dtype] += call.flops
         kind = Kind.OPTIMIZER if self._optimizes and call.kind is Kind.OTHER_KERNELS else call.kind
-        self._took(call.seconds, kind, 0 if self._recorder is None else self._recorder.number_of(operation))
+        self._took(
+            call.seconds,
+            kind,
+            0 if self._recorder is None else self._recorder.number_of(operation.name().removesuffix('.default')),
+        )
 
     def _call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> _Call:
         """As for the last call of the same signature. Settings of torch count as they were then."""
@@ -224,11 +240,7 @@ class StepClock:
 
 
 def new_clock(recorder: Optional[TraceRecorder] = None) -> Optional[StepClock]:
-    """None where no step can be timed: nothing is known of the device, or compiled code runs, whose kernels are not
-    known.
-    """
-    if compilations():
-        return None
+    """None if nothing is known of the device."""
     try:
         return StepClock(recorder=recorder)
     except UnknownRateError:

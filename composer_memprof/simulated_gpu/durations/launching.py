@@ -8,6 +8,7 @@ skips it while no operator has a kernel for it. Checked with torch 2.7.0.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -72,11 +73,32 @@ def watch(see: See) -> Callable[[], None]:
             libraries[namespace] = torch._C._dispatch_library('IMPL', namespace, '', __file__, 1)
         libraries[namespace].impl(rest, _NAME, _kernel(operator, see), True)
 
+    compiled = _see_compiled_functions()
+
     def stop() -> None:
+        compiled()
         for library in libraries.values():
             library.reset()
 
     return stop
+
+
+def _see_compiled_functions() -> Callable[[], None]:
+    """A compiled function turns autocast off while it runs, and with it the keys of all kinds of autocast."""
+    original = torch._C._DisableAutocast
+
+    @contextlib.contextmanager
+    def without_autocast() -> Iterator[None]:
+        with original():  # which leaves all keys as they were before
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_NAME, False)
+            yield
+
+    torch._C._DisableAutocast = without_autocast  # type: ignore[assignment, misc]
+
+    def undo() -> None:
+        torch._C._DisableAutocast = original  # type: ignore[misc]
+
+    return undo
 
 
 def _names() -> Iterator[str]:
