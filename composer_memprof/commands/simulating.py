@@ -55,7 +55,8 @@ def simulate(
     calibrate: Optional[Path] = typer.Option(
         None,
         help='a run of COMMAND with a torch trace of a real GPU, or such a trace: take a factor for each class of kernels '
-        'from it (with --trace), and keep them in calibration.json; or such a file: use its factors',
+        'from it (with --trace), and keep them in calibration.json; a run with step times: one factor for all; or such a '
+        'file: use its factors',
         metavar='RUN | TRACE | FILE.json',
     ),
     trace: Optional[Path] = typer.Option(
@@ -109,7 +110,7 @@ def simulate(
         )
         real = None
         if calibrate is not None:
-            from composer_memprof.commands.calibrating import calibrated, keep_factors
+            from composer_memprof.commands.calibrating import calibrated, keep_factors, keep_one_factor
 
             what, real = calibrated(what, calibrate)
         asked = request(command, what, folder=folder, versus=versus, largest=largest)
@@ -139,8 +140,13 @@ def simulate(
     if trace is not None:
         is_there = any(process.trace for process in result.processes)
         say(f'the trace of a step: {trace}' if is_there else '--trace: no step was timed, so that there is no trace')
-        if is_there and real is not None:
+        if is_there and isinstance(real, Path):
             keep_factors(real, trace, device.key)
+    if calibrate is not None and isinstance(real, float):
+        if result.time is None:
+            say('--calibrate: no step was timed, so that there is no factor')
+        else:
+            keep_one_factor(real, result.time.step_seconds, device.key, calibrate)
     if result.timed_out:
         say(f'the command was ended after {time_limit:g} seconds (--time-limit)')
     raise typer.Exit(result.code)

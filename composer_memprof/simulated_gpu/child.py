@@ -10,6 +10,7 @@ import types
 
 import wrapt
 
+from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu import composer_values, operators, ranks, stand_ins, values
 from composer_memprof.simulated_gpu.ranks import own_launches
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, figures
@@ -22,11 +23,23 @@ def prepare() -> None:
         getattr(importlib.import_module(module), function)()
     read = values if figures().get('values') else operators
     wrapt.when_imported('torch')(read.install)
+    wrapt.when_imported('torch')(_prepare_clocks)
     composer_values.install()
     stand_ins.offer()
     wrapt.when_imported('torch')(_check_preloaded)
     follow = _follow_own_launches if ranks.simulated_ranks() is None else _stand_for_one_rank
     wrapt.when_imported('torch.distributed')(follow)
+
+
+def _prepare_clocks(torch: types.ModuleType) -> None:
+    """Let operators be seen while a step is timed."""
+    del torch  # unused
+    try:
+        from composer_memprof.simulated_gpu.durations import launching
+
+        launching.prepare()
+    except (AttributeError, RuntimeError, ImportError):
+        log_error('steps can not be timed')
 
 
 def _check_preloaded(torch: types.ModuleType) -> None:

@@ -1,6 +1,6 @@
 """The clocks of the simulated runtime, as Python sees them: how much time would have passed on each stream.
 
-They run between :func:`start` and :func:`stop`, and know how long a kernel takes from :func:`took` alone.
+They run between :func:`start` and :func:`stop`, and know how long a kernel takes from :func:`of_operators` alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ctypes
 import dataclasses
 import enum
 import functools
+from collections.abc import Callable
 from typing import Any, Optional
 
 from composer_memprof.simulated_gpu import rates as constants
@@ -58,18 +59,14 @@ def stop() -> None:
     _runtime().simulated_gpu_time(0, 0.0, 0.0, 1.0, 1.0)
 
 
-def launches() -> int:
-    """What this thread has launched since the last :func:`took`."""
-    return int(_runtime().simulated_gpu_launches())
+def of_operators() -> tuple[Callable[[], int], Callable[[float, int, int], None]]:
+    """Two functions of the runtime, which are called after each operator.
 
-
-def took(seconds: float, kind: Kind, name: int = 0) -> None:
-    """What was launched since the last call takes so long together; without a launch nothing does.
-
-    Args:
-        name: for a trace, a number that the caller knows.
+    The first one says how many kernels this thread has launched since the last call of the second one. The second one is
+    told how many seconds these take together, their :class:`Kind`, and for a trace a number that the caller knows; without
+    a launch it does nothing.
     """
-    _runtime().simulated_gpu_took(seconds, kind, name)
+    return _runtime().simulated_gpu_launches, _runtime().simulated_gpu_took
 
 
 def collective(group: int, stream: int, seconds: float, name: int = 0) -> float:
@@ -123,7 +120,7 @@ class TraceEvent:
         host_start: of its launch.
         host_seconds: of its launch.
         kind: what the time is spent on.
-        name: as :func:`took` and :func:`collective` were told; below 0 one of :data:`NAMES`.
+        name: as the functions of :func:`of_operators` and :func:`collective` were told; below 0 one of :data:`NAMES`.
         launches: kernels; 0 if the host waits for the device.
     """
 

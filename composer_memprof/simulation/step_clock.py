@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from composer_memprof.messages import log_error
-from composer_memprof.recorders import dispatch
 from composer_memprof.recorders.batch_shape import token_shape
+from composer_memprof.recorders.dispatch import in_backward
 from composer_memprof.recorders.flops.formulas import count
 from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.recorders.torch_private.compilation import compilations
 from composer_memprof.simulated_gpu import clocks
 from composer_memprof.simulated_gpu.calibration import factors_of_this_process
 from composer_memprof.simulated_gpu.clocks import Kind
+from composer_memprof.simulated_gpu.durations import launching, triton_kernels
 from composer_memprof.simulated_gpu.durations.operators import Durations
+from composer_memprof.simulated_gpu.durations.signatures import signature
 from composer_memprof.simulated_gpu.ranks import simulated_ranks
 from composer_memprof.simulated_gpu.rates import Rates, UnknownRateError, rates_of
 from composer_memprof.simulated_gpu.this_process import figures, simulated_device
@@ -34,6 +39,24 @@ _NAMES = {
     Kind.WAITING_FOR_STREAMS: 'waiting_for_other_streams',
     Kind.WAITING_FOR_HOST: 'waiting_for_host',
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What is known of an operator's call.
+
+    Attributes:
+        seconds: of its kernels.
+        unknown: what its duration is not known of; ``''`` if it is known.
+        flops: of a product or attention.
+        dtype: of its first tensor, as ``bfloat16``.
+    """
+
+    seconds: float
+    kind: Kind
+    unknown: str
+    flops: int
+    dtype: str
 
 
 class StepClock:
@@ -57,12 +80,16 @@ class StepClock:
         self._durations = Durations(self._rates, int(here['multiprocessors']), int(here['major']))
         self._flops: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
+        self._calls: dict[Any, _Call] = {}
+        self._dynamic: dict[Any, bool] = {}
         self._recomputing = 0
         self._samples = self._tokens = 0
         self._failure: Optional[Exception] = None
         self._optimizes = False
         self._recorder = recorder
         self._factors = factors_of_this_process()
+        self._launches, self._took = clocks.of_operators()
+        self._undo: list[Callable[[], None]] = []
         self.trace: Optional[StepTrace] = None
 
     @property
@@ -83,7 +110,7 @@ class StepClock:
         clocks.start(self._rates, self._factors.host, self._factors.copies)
         if self._recorder is not None:
             self._recorder.start()
-        dispatch.listen(self)
+        self._watch()
 
     def see_batch(self, batch: Any) -> None:
         """Count the samples of a batch or a microbatch that the step goes through."""
@@ -93,7 +120,8 @@ class StepClock:
 
     def stop(self) -> Optional[StepTime]:
         """The step ends. None if it could not be followed."""
-        dispatch.stop_listening(self)
+        for undo in self._undo:
+            undo()
         stream = torch.cuda.current_stream().cuda_stream
         seconds, (launches, unknown), spent = clocks.elapsed(), clocks.counts(), clocks.spent(stream)
         if self._recorder is not None:
@@ -125,58 +153,94 @@ class StepClock:
         peak = self._rates.peak(dtype, tf32=torch.backends.cuda.matmul.allow_tf32)
         return sum(self._flops.values()) / (seconds * peak)
 
-    # -- OperationListener --------------------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        """Global hooks leave the model's own hooks and their order as they are; what is compiled would be so anew."""
+        self._undo = [launching.watch(self._operated), triton_kernels.watch(self._triton_launched)]
+        if not compilations():
+            entered = register_module_forward_pre_hook(lambda module, _: self._entered(module))
+            left = register_module_forward_hook(lambda module, *_: self._left(), always_call=True)
+            self._undo += [entered.remove, left.remove]
 
-    def operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        launches = clocks.launches()
+    def _triton_launched(self, launch: triton_kernels.Launch) -> None:
+        """A kernel that multiplies matrices takes at least as long as its bytes."""
+        launches = self._launches()
+        if launches and launch.has_products:
+            self._unknown[launch.name] += launches
+        seconds, kind = self._durations.moved(launch.bytes)
+        kind = Kind.OPTIMIZER if self._optimizes else kind
+        number = 0 if self._recorder is None else self._recorder.number_of(launch.name)
+        self._took(seconds * self._factors.of(kind), kind, number)
+
+    def _operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        """An operator has ended. The script never sees an error of its duration."""
+        launches = self._launches()
         if not launches:
             return
         try:
+            call = self._call(operation, arguments, keywords, result)
+        except Exception as error:
+            self._failure = error
+            return
+        if call.unknown:
+            self._unknown[call.unknown] += launches
+        if call.flops and not self._recomputing:
+            self._flops[call.dtype] += call.flops
+        kind = Kind.OPTIMIZER if self._optimizes and call.kind is Kind.OTHER_KERNELS else call.kind
+        self._took(
+            call.seconds,
+            kind,
+            0 if self._recorder is None else self._recorder.number_of(operation.name().removesuffix('.default')),
+        )
+
+    def _call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> _Call:
+        """As for the last call of the same signature. Settings of torch count as they were then."""
+        key: tuple[Any, ...] = (operation, signature(arguments), signature(keywords.items()) if keywords else None)
+        if self._depends_on_values(operation):
+            key += signature((result,))
+        try:
+            found = self._calls.get(key)
+        except TypeError:  # one of the arguments has no hash
+            return self._new_call(operation, arguments, keywords, result)
+        if found is None:
+            found = self._calls[key] = self._new_call(operation, arguments, keywords, result)
+        return found
+
+    def _depends_on_values(self, operation: Any) -> bool:
+        """Whether the shapes of an operator's results do not follow from those of its arguments."""
+        found = self._dynamic.get(operation)
+        if found is None:
+            found = self._dynamic[operation] = torch.Tag.dynamic_output_shape in operation.tags
+        return found
+
+    def _new_call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> _Call:
+        unknown = ''
+        try:
             seconds, kind = self._durations.of(operation, arguments, keywords, result)
         except UnknownRateError as error:
-            self._unknown[f'{operation.name()} in {error}'] += launches
+            unknown = f'{operation.name()} in {error}'
             seconds, kind = 0.0, Kind.OTHER_KERNELS
-        seconds *= self._factors.of(kind)
         if self._durations.is_lower_bound(operation):
-            self._unknown[operation.name().removesuffix('.default')] += launches
-        if kind is Kind.PRODUCTS or kind is Kind.ATTENTION:
-            self._count_flops(operation, arguments, keywords, result)
-        elif self.optimizes and kind is Kind.OTHER_KERNELS:
-            kind = Kind.OPTIMIZER
-        clocks.took(seconds, kind, 0 if self._recorder is None else self._recorder.number_of(operation))
+            unknown = operation.name().removesuffix('.default')
+        found = count(operation, arguments, keywords, result) if kind in (Kind.PRODUCTS, Kind.ATTENTION) else None
+        tensor = next(tensors_in(arguments), None)
+        dtype = '' if tensor is None else str(tensor.dtype).removeprefix('torch.')
+        return _Call(seconds * self._factors.of(kind), kind, unknown, 0 if found is None else found.flops, dtype)
 
-    def _count_flops(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        found = None if self._recomputing else count(operation, arguments, keywords, result)
-        if found is not None:
-            tensor = next(tensors_in(arguments), None)
-            if tensor is not None:
-                self._flops[str(tensor.dtype).removeprefix('torch.')] += found.flops
-
-    def entered(self, module: torch.nn.Module) -> None:
+    def _entered(self, module: torch.nn.Module) -> None:
         """A module that runs in backward is one whose activations were not kept."""
         if self._recorder is not None:
             self._recorder.entered(module)
-        if self._recomputing or dispatch.in_backward():
+        if self._recomputing or in_backward():
             self._recomputing += 1
 
-    def left(self, module: torch.nn.Module) -> None:
+    def _left(self) -> None:
         if self._recorder is not None:
             self._recorder.ended()
         self._recomputing = max(0, self._recomputing - 1)
 
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """Takes no time on the device."""
-
-    def failed(self, error: Exception) -> None:
-        self._failure = error
-
 
 def new_clock(recorder: Optional[TraceRecorder] = None) -> Optional[StepClock]:
-    """None where no step can be timed: nothing is known of the device, or compiled code runs, whose kernels are not
-    known.
-    """
-    if compilations():
-        return None
+    """None if nothing is known of the device."""
     try:
         return StepClock(recorder=recorder)
     except UnknownRateError:

@@ -24,7 +24,7 @@ found['without clocks'] = start.elapsed_time(end)
 
 def launch(seconds):
     x + 1
-    clocks.took(seconds, Kind.OTHER_KERNELS)
+    clocks.of_operators()[1](seconds, Kind.OTHER_KERNELS, 0)
 
 clocks.start(rates_of('a100-80gb'))
 start.record()
@@ -39,7 +39,7 @@ launch(1.0)
 end.record()
 found['after waiting'] = start.elapsed_time(end) / 1000
 x.view(2, 4)
-clocks.took(9.0, Kind.OTHER_KERNELS)
+clocks.of_operators()[1](9.0, Kind.OTHER_KERNELS, 0)
 found['a view'] = clocks.elapsed()
 torch.cuda.synchronize()
 launch(0.0)
@@ -107,3 +107,34 @@ def test_nothing_is_known_of_a_data_type_that_a_device_has_not_or_of_a_device_by
         rates_of('a100-80gb').peak('float8_e4m3fn')
     with pytest.raises(UnknownRateError):
         rates_of('24gb-sm80')
+
+
+WATCHED = """
+from composer_memprof.simulated_gpu.durations import launching
+
+def names_of(function):
+    seen = []
+    stop = launching.watch(lambda operator, *call: seen.append((operator.name(), call)))
+    try:
+        function()
+    finally:
+        stop()
+    return seen
+
+x = torch.zeros(4, 4, device='cuda', requires_grad=True)
+found['views'] = [name for name, _ in names_of(lambda: (x.t(), x[0], torch.empty(2, device='cuda'), x.detach()))]
+found['parts'] = [name for name, _ in names_of(lambda: torch.nn.functional.linear(x, x))]
+found['backward'] = [name for name, _ in names_of(lambda: (2 * x).sum().backward())]
+with torch.autocast('cuda', dtype=torch.bfloat16):
+    found['autocast'] = [str(call[0][0].dtype) for name, call in names_of(lambda: x @ x) if name == 'aten::mm']
+found['afterwards'] = [name for name, _ in names_of(lambda: None)]
+"""
+
+
+def test_operators_that_launch_are_seen_once_in_backward_too_and_with_the_types_of_autocast(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, WATCHED)
+    assert found['views'] == [] and found['afterwards'] == []
+    assert found['parts'] == ['aten::mm']
+    assert {'aten::mul.Tensor', 'aten::sum', 'aten::ones_like'} <= set(found['backward'])
+    assert found['backward'].count('aten::mul.Tensor') == 2
+    assert found['autocast'] == ['torch.bfloat16']

@@ -1,4 +1,4 @@
-"""``--calibrate``: factors for the durations of the simulated GPU, from the trace of a real one."""
+"""``--calibrate``: factors for the durations of the simulated GPU, from the trace or the step times of a real one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from composer_memprof.recorders.step_times.summary import BatchTimes, StepTimesTally
 from composer_memprof.simulated_gpu.calibration import Factors
-from composer_memprof.simulation.calibration.calibrating import trace_of
+from composer_memprof.simulation.calibration.calibrating import recorded_step, trace_of
 from composer_memprof.simulation.calibration.classes import seconds_by_class
 from tests.simulation.test_step_time import TRAINING
 from tests.support.made_up_runs import write_files
@@ -95,10 +96,34 @@ def test_the_trace_of_a_run_is_that_in_its_manifest_and_a_run_without_one_says_w
     for name in ('run', 'other'):
         Path(name).mkdir()
     write_files(Path('run'), 0, {'torch_profiler': ('rank0.3.torch_trace.json', {'traceEvents': []})})
-    assert trace_of(Path('run')).name == 'rank0.3.torch_trace.json'
+    found = trace_of(Path('run'))
+    assert found is not None and found.name == 'rank0.3.torch_trace.json'
     write_files(Path('other'), 0, {'flops': ('rank0.3.flops.json', {})})
-    with pytest.raises(ValueError, match='must be a run with a torch trace, a trace, or a file of factors'):
-        trace_of(Path('other'))
+    assert trace_of(Path('other')) is None
+    with pytest.raises(ValueError, match='must be a run with a torch trace or step times of a GPU, a trace, or a file'):
+        recorded_step(Path('other'))
+
+
+def step_times(clock: str, forward: float) -> dict[str, Any]:
+    tally = StepTimesTally()
+    for batch in range(9):
+        tally.add(
+            BatchTimes(batch, 0, 0.0, clock, forward + 9, None, 8.0, [forward], [0.5], 0.25, 0.0, 0.0, 0.25, 4, None)
+        )
+    return tally.summary(clock).as_dict()
+
+
+def test_the_step_times_of_a_real_run_give_one_factor_by_which_a_step_takes_as_long() -> None:
+    Path('train.py').write_text(TRAINING)
+    command = ('--gpu', 'a100-80gb', '--', 'python', 'train.py', '9')
+    Path('run').mkdir()
+    for rank, forward in enumerate((1.0, 1.25, 9.0)):
+        times = step_times('cuda' if rank < 2 else 'host', forward)
+        write_files(Path('run'), rank, {'step_times.summary': (f'rank{rank}.step_times.summary.json', times)})
+    ran = simulate('--calibrate', 'run', *command)
+    assert 'a real step takes 1.88 s' in ran.stderr, ran.stderr
+    again = result_of('--calibrate', 'calibration.json', *command)
+    assert again['time']['step_seconds'] == pytest.approx((1.0 + 1.25) / 2 + 0.75, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,25 @@ def test_a_plan_has_the_time_of_the_config_and_of_each_change() -> None:
     assert base['tokens_per_second_per_gpu'] == pytest.approx(16 * 128 / base['step_seconds'])
     times = {row['name']: row['outcome']['time']['step_seconds'] for row in found['changes']}
     assert times['checkpoint each Block'] > base['step_seconds'] and times['fused optimizer'] < base['step_seconds']
+
+
+def test_a_compiled_model_is_timed_by_its_products_and_by_the_bytes_of_its_triton_kernels() -> None:
+    layers = 'torch.nn.Linear(4096, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 4096), torch.nn.GELU()'
+    Path('train.py').write_text(f"""
+import torch
+model = torch.nn.Sequential({layers}).to('cuda', torch.bfloat16)
+compiled = torch.compile(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    compiled(torch.zeros(8192, 4096, device='cuda', dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""")
+    time = result_of('--gpu', 'a100-80gb', '--trace', 'step.json', '--', 'python', 'train.py')['time']
+    products = (3 * 2 - 1) * 2 * 8192 * 4096**2
+    assert time['mfu'] == pytest.approx(products / (time['step_seconds'] * 312e12))
+    assert time['unknown'] == {}
+    events = json.loads(Path('step.json').read_text())['traceEvents']
+    gelu = [event['dur'] for event in events if event.get('cat') == 'kernel' and 'gelu' in event['name']]
+    once = 8192 * 4096 * 2 / (2039e9 * 0.85) * 1e6  # microseconds for one tensor
+    assert gelu and 1.5 * once < min(gelu) and max(gelu) < 5 * once

@@ -60,11 +60,6 @@ void kernel_launched(void *stream) {
   launched_on = clock;
   launches++;
 }
-void unknown_kernel_launched(void *stream) {
-  if (!runs) return;
-  launched(stream, 0, OTHER_KERNELS, TRACE_UNKNOWN, 0);
-  counts[1]++;
-}
 void library_uses(void *stream) { stream_of_libraries = stream; }
 void library_launched(void) { kernel_launched(stream_of_libraries); }
 void copy_launched(void *stream, size_t bytes, int to_device, int from_device) {

@@ -74,8 +74,6 @@ enum { OTHER_KERNELS, PRODUCTS, ATTENTION, OPTIMIZER, COLLECTIVES, COPIES, WAITI
 /* `id` is that of a stream: its address, the device's number for a default stream, below 0 for a group of ranks. */
 typedef struct { double now; int period; long long id; double spent[KINDS]; } Clock;
 void kernel_launched(void *stream);
-/* Of a kernel that belongs to no operator. */
-void unknown_kernel_launched(void *stream);
 /* A library launches on the stream that this thread has set last, for whichever library. */
 void library_uses(void *stream);
 void library_launched(void);

@@ -150,7 +150,7 @@ def fallback(function: Callable[..., Any]) -> None:
     skipped.fallback(torch.library.fallthrough_kernel, EVERY)
     _libraries.extend((library, skipped))
     own = torch.library.Library('aten', 'IMPL')
-    views = {_name_of(schema) for schema in torch._C._jit_get_all_schemas() if _makes_a_view(schema)}
+    views = names_of_views()
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition('::')
         if namespace == 'aten' and name in views:
@@ -158,6 +158,11 @@ def fallback(function: Callable[..., Any]) -> None:
         elif namespace == 'aten':
             _as_kernel(own, rest, function)
     _libraries.append(own)
+
+
+def names_of_views() -> set[str]:
+    """The operators whose results are views of their arguments."""
+    return {_name_of(schema) for schema in torch._C._jit_get_all_schemas() if _makes_a_view(schema)}
 
 
 def _name_of(schema: Any) -> str:
@@ -236,7 +241,7 @@ class _Run:
 def go_on(key: str, keyset: Any, operator: Any, arguments: Any, keywords: Any) -> Any:
     """Run the operator as torch would without the key."""
     if any(isinstance(each, (int, float, complex)) for each in arguments):
-        arguments = _numbers_as_tensors(operator, arguments)
+        arguments = numbers_as_tensors(operator, arguments)
     return operator.redispatch(keyset & _AFTER[key], *arguments, **keywords)
 
 
@@ -255,7 +260,7 @@ def go_on_unseen(keyset: Any, operator: Any, arguments: Any, keywords: Any) -> A
 _takes_tensors: dict[Any, list[bool]] = {}
 
 
-def _numbers_as_tensors(operator: Any, arguments: Any) -> Any:
+def numbers_as_tensors(operator: Any, arguments: Any) -> Any:
     """torch hands over a number that stands for a tensor, and does not take it back: it gets one of the same type."""
     takes = _takes_tensors.get(operator)
     if takes is None:

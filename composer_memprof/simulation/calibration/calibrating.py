@@ -1,29 +1,38 @@
-"""Takes the factors from the trace of a real run and that of the same step on the simulated GPU, and keeps them."""
+"""Takes the factors from the trace of a real run and that of the same step on the simulated GPU, and keeps them.
+
+A run without a trace that ``StepTimes`` has recorded gives one factor, for the whole step.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 from pathlib import Path
+from typing import Optional
 
 from composer_memprof.analysis.run_report.files import find_files
+from composer_memprof.analysis.run_report.readers import KINDS
 from composer_memprof.artifacts.naming.compression import codec_of
 from composer_memprof.artifacts.writing.temporary_files import replaced_whole
 from composer_memprof.simulated_gpu.calibration import Factors
 from composer_memprof.simulation.calibration.classes import seconds_by_class
+from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
 
-_TRACES = 'torch_profiler'
+_TRACES, _STEP_TIMES = 'torch_profiler', 'step_times.summary'
+#: What a simulated step has of a recorded batch.
+_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)
 #: Bytes of a file of factors, at most.
 _LARGEST_FACTORS = 1 << 14
 #: A class that takes less than this part of the kernels' time, on either side, has no factor: it would be noise.
 _SMALLEST = 0.005
 
 
-def trace_of(run: Path) -> Path:
-    """The newest torch trace of a run's folder, or the file itself.
+def trace_of(run: Path) -> Optional[Path]:
+    """The newest torch trace of a run's folder, or the file itself; None if a folder has none.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is neither a file nor a folder.
     """
     if run.is_file():
         return run
@@ -31,9 +40,37 @@ def trace_of(run: Path) -> Path:
         raise ValueError(f'--calibrate={str(run)!r} is no file and no folder')
     traces = [each.checked_path() for each in find_files([run]).artifacts if each.entry.kind == _TRACES]
     traces = [path for path in traces if path.is_file()]
-    if not traces:
-        raise ValueError(f'--calibrate={str(run)!r} must be a run with a torch trace, a trace, or a file of factors')
-    return max(traces, key=lambda path: path.stat().st_mtime)
+    return max(traces, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def recorded_step(run: Path) -> float:
+    """Seconds of a step of a run's folder, by the clock of its GPU: of its ranks' medians the median, without the time
+    that data, evaluations and checkpoints took.
+
+    Raises:
+        ValueError: if ``StepTimes`` has recorded none.
+    """
+    found = []
+    for each in find_files([run]).artifacts:
+        if each.entry.kind == _STEP_TIMES:
+            file = KINDS[_STEP_TIMES].read(each.checked_path())
+            if file.clock == 'cuda' and file.batches:
+                seconds = {name: times['p50'] for name, times in file.seconds.items()}
+                found.append(sum(seconds[name] for name in _OF_STEP))
+    if not found:
+        raise ValueError(
+            f'--calibrate={str(run)!r} must be a run with a torch trace or step times of a GPU, a trace, or a file of factors'
+        )
+    return statistics.median(found)
+
+
+def one_factor(measured: float, simulated: float) -> Factors:
+    """The same factor for all classes and the host, by which a simulated step takes as long as a measured one.
+
+    >>> one_factor(0.3, 0.2).host
+    1.5
+    """
+    return Factors(**{field.name: round(measured / simulated, 6) for field in dataclasses.fields(Factors)})
 
 
 def is_file_of_factors(path: Path) -> bool:

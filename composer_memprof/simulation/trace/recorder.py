@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 
@@ -80,9 +80,9 @@ class TraceRecorder:
         default = torch.cuda.current_device()
         return StepTrace(seconds, stream if stream > 2 else default, events, list(self._names), self._spans)
 
-    def number_of(self, operation: Any) -> int:
-        """What stands for an operator in the runtime."""
-        return self._names.setdefault(operation.name().removesuffix('.default'), len(self._names))
+    def number_of(self, name: str) -> int:
+        """What stands for an operator or a kernel in the runtime."""
+        return self._names.setdefault(name, len(self._names))
 
     def entered(self, module: torch.nn.Module) -> None:
         self.began(self._modules.get(id(module), type(module).__name__))

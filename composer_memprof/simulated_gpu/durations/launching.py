@@ -1,0 +1,150 @@
+"""Shows each operator of torch that may launch kernels, while a step is timed.
+
+A ``TorchDispatchMode`` would take twice the time: it sees views and allocations as well. Here such operators have a kernel
+for a dispatch key that no CUDA tensor uses. It comes after autocast, so that operators have the data types in which they
+run, and before autograd. The key is included from the start, because ``torch.compile`` compiles anew when it changes; torch
+skips it while no operator has a kernel for it. Checked with torch 2.7.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from composer_memprof.simulated_gpu.values import keys
+
+See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+_NAME = 'AutocastXLA'
+_key = torch._C._dispatch_key_parse(_NAME)
+_after = torch._C._dispatch_keyset_full_after(_key)
+_python = torch._C._dispatch_key_parse('Python')
+_transforms = torch._C._dispatch_key_parse('FuncTorchDynamicLayerFrontMode')
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_KERNELS = ('CUDA', 'CompositeExplicitAutograd', 'CompositeExplicitAutogradNonFunctional')
+#: The operators that launch nothing themselves, by the beginnings of their names: allocations, and what changes a tensor
+#: but no element of it.
+_WITHOUT_LAUNCHES = (
+    *('empty', 'new_empty', '_resize', 'resize', 'set_', 'detach', 'record_stream', '_unsafe_view', '_reshape_alias'),
+    *('_local_scalar_dense', 'is_', 'sym_', '_nested_', 'q_', 'quantize', 'dequantize', 'fake_quantize', 'mkldnn'),
+)
+_libraries: list[Any] = []  # what they register lives as long as they do
+
+
+class _Within(threading.local):
+    """Whether this thread is in an operator that is seen. The operators that it calls are a part of it."""
+
+    operator = False
+
+
+_within = _Within()
+
+
+def prepare() -> None:
+    """Include the key in this thread; torch's backward threads take it from the thread that calls them."""
+    skipped = torch.library.Library('_', 'IMPL')
+    skipped.fallback(torch.library.fallthrough_kernel, _NAME)
+    _libraries.append(skipped)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_NAME, False)
+    torch._C._dispatch_tls_set_dispatch_key_included(_NAME, True)
+
+
+def watch(see: See) -> Callable[[], None]:
+    """Call ``see(operator, arguments, keywords, result)`` after each operator that may have launched kernels.
+
+    Operators that a seen one calls are not seen. Tensors of a subclass, such as a ``DTensor``, are given as the plain
+    tensors inside them.
+
+    Returns:
+        Callable: ends it.
+    """
+    libraries: dict[str, Any] = {}
+    for name in _names():
+        namespace, _, rest = name.partition('::')
+        packet, _, overload = rest.partition('.')
+        operator = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or 'default', None)
+        if operator is None:
+            continue
+        if namespace not in libraries:
+            libraries[namespace] = torch._C._dispatch_library('IMPL', namespace, '', __file__, 1)
+        libraries[namespace].impl(rest, _NAME, _kernel(operator, see), True)
+
+    compiled = _see_compiled_functions()
+
+    def stop() -> None:
+        compiled()
+        for library in libraries.values():
+            library.reset()
+
+    return stop
+
+
+def _see_compiled_functions() -> Callable[[], None]:
+    """A compiled function turns autocast off while it runs, and with it the keys of all kinds of autocast."""
+    original = torch._C._DisableAutocast
+
+    @contextlib.contextmanager
+    def without_autocast() -> Iterator[None]:
+        with original():  # which leaves all keys as they were before
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_NAME, False)
+            yield
+
+    torch._C._DisableAutocast = without_autocast  # type: ignore[assignment, misc]
+
+    def undo() -> None:
+        torch._C._DisableAutocast = original  # type: ignore[misc]
+
+    return undo
+
+
+def _names() -> Iterator[str]:
+    views = keys.names_of_views()
+    for name in torch._C._dispatch_get_all_op_names():
+        plain = name.partition('::')[2]
+        if (
+            name not in views
+            and not plain.startswith(_WITHOUT_LAUNCHES)
+            and any(_has_kernel(name, kind) for kind in (_KERNELS[:1] if 'out' in plain else _KERNELS))
+        ):
+            yield name
+
+
+def _kernel(operator: Any, see: See) -> Callable[..., Any]:
+    run = operator.redispatch
+    places = [place for place, each in enumerate(operator._schema.arguments) if str(each.type) == 'Tensor']
+    numbers = (int, float, complex)
+
+    def call(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
+        for place in places:
+            if place < len(arguments) and isinstance(arguments[place], numbers):
+                arguments = tuple(keys.numbers_as_tensors(operator, arguments))
+        if _within.operator or keyset.has(_transforms):  # a transform calls the operator again, on other tensors
+            return run(keyset & _after, *arguments, **keywords)
+        _within.operator = True
+        try:
+            result = run(keyset & _after, *arguments, **keywords)
+        finally:
+            _within.operator = False
+        if keyset.has(_python):
+            see(operator, _plain(arguments), _plain(keywords), _plain(result))
+        else:
+            see(operator, arguments, keywords, result)
+        return result
+
+    return call
+
+
+def _plain(value: Any) -> Any:
+    """The value with the first inner tensor of each tensor of a subclass in its place."""
+    if isinstance(value, torch.Tensor) and hasattr(type(value), '__tensor_flatten__'):
+        names, _ = value.__tensor_flatten__()  # type: ignore[attr-defined]
+        return _plain(getattr(value, names[0])) if names else value
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(each) for each in value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
