@@ -72,6 +72,7 @@ class SimulationResult(SimulatedMachine):
         not_simulated: functions that were called and failed.
         whole: whether all of the command was asked for, and not a number of optimizer steps.
         with_evaluation: whether an evaluation and a checkpoint were asked for.
+        steps_asked: optimizer steps after which the command was to be ended; 0 if all of it was asked for.
         need: of a command that did not fit, if it was asked for.
         follows_values: whether small values were computed; otherwise they were zeros.
         reads: of these, what the host read, the guessed ones first.
@@ -87,6 +88,7 @@ class SimulationResult(SimulatedMachine):
     not_simulated: list[str]
     whole: bool
     with_evaluation: bool
+    steps_asked: int
     need: Optional[Need] = None
     follows_values: bool = False
     reads: list[Read] = dataclasses.field(default_factory=list)
@@ -174,6 +176,10 @@ def _what_is_missing(result: SimulationResult) -> str:
     ended = not result.timed_out
     if not result.steps and not (result.whole and ended):
         return f'{result.subject} {"ended" if ended else "was ended"} before an optimizer step'
+    if result.timed_out and result.whole:
+        return f'{result.subject} was ended before its own end'
+    if result.timed_out and result.steps < result.steps_asked:
+        return f'{result.subject} was ended after {result.steps} of {count_of(result.steps_asked, "optimizer step")}'
     if result.with_evaluation:
         missing = [
             name
@@ -184,5 +190,5 @@ def _what_is_missing(result: SimulationResult) -> str:
             if not reached
         ]
         if missing:
-            return f'{result.subject} ended before {" and ".join(missing)}'
+            return f'{result.subject} {"ended" if ended else "was ended"} before {" and ".join(missing)}'
     return ''

@@ -151,6 +151,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         not_simulated=[line.removeprefix(_MISSING) for line in lines if line.startswith(_MISSING)],
         whole=not what.steps,
         with_evaluation=what.with_evaluation,
+        steps_asked=what.steps,
         follows_values=what.values,
         reads=parsed(lines),
         subject=what.subject,

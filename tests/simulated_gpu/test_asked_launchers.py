@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_memprof.simulated_gpu.launchers.asking import _until_it_starts
 from composer_memprof.simulated_gpu.launchers.unwrapping import Launch, NotUnwrappedError, unwrapped
 from tests.conftest import simulated_gpu
 from tests.support.processes import warm_python
@@ -80,6 +82,29 @@ def test_accelerates_config_file_says_how_its_ranks_shard(version: str) -> None:
 
 
 @pytest.mark.usefixtures('asked')
+@needs_accelerate
+def test_a_port_that_others_use_does_not_matter() -> None:
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = f'accelerate launch --multi_gpu --num_processes 2 --main_process_port {port} train.py'
+        assert launched(line).ranks == 2
+
+
+def test_a_process_that_torch_starts_by_itself_is_not_what_a_launcher_starts() -> None:
+    from torch._inductor.compile_worker.subproc_pool import SubprocPool
+
+    def launch() -> None:
+        pool = SubprocPool(1)
+        try:
+            subprocess.check_call([sys.executable, 'train.py'])
+        finally:
+            pool.shutdown()
+
+    assert _until_it_starts(launch)['command'] == [sys.executable, 'train.py']
+
+
 @needs_accelerate
 def test_what_accelerate_does_not_take_is_said_in_its_own_words() -> None:
     for words_of_it in ('--multi_gpu --num_processes 1 train.py', '--no-such-option train.py'):

@@ -88,6 +88,30 @@ def test_updates_by_hand_are_said_to_be_no_steps_and_figures_outlive_the_time_li
     assert shown.returncode == 2
 
 
+ONE_STEP = """
+import time
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+model(torch.ones(8, 64, device='cuda')).sum().backward()
+torch.optim.AdamW(model.parameters()).step()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ('steps', 'reason'),
+    [('3', 'was ended after 1 of 3 optimizer steps'), ('0', 'was ended before its own end'), ('1', '')],
+)
+def test_what_the_time_limit_cut_off_was_not_seen(steps: str, reason: str) -> None:
+    Path('train.py').write_text(ONE_STEP)
+    found = result_of('--steps', steps, '--time-limit', '15', '--', 'python', 'train.py')
+    if reason:
+        assert (*seen(found), found['reason']) == (2, None, 'not seen', f'the command {reason}')
+    else:
+        assert seen(found) == (0, True, 'fits')
+    assert found['processes'][0]['devices'][0]['allocated'] > 0, 'what was seen until then is kept'
+
+
 EVALUATES = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()

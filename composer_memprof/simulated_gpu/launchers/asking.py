@@ -36,7 +36,9 @@ def main(launcher: str, rank: int, arguments: Sequence[str]) -> None:
 def _accelerate(rank: int, arguments: list[str]) -> dict[str, Any]:
     """``accelerate launch``: it ends in the start of one process, in torchrun, or in the launcher of DeepSpeed."""
     from accelerate.commands.launch import launch_command, launch_command_parser
+    from accelerate.utils import launch as starting
 
+    starting.is_port_in_use = lambda *_: False  # no other rank comes to it
     started = _until_it_starts(lambda: launch_command(launch_command_parser().parse_args(arguments)))
     if 'torchrun' in started:
         return started
@@ -78,7 +80,8 @@ def _until_it_starts(launch: Callable[[], Any], rank: Optional[int] = None) -> d
     started: dict[str, Any] = {}
 
     def no_process(command: Sequence[str], *others: Any, env: Optional[Mapping[str, str]] = None, **more: Any) -> Any:
-        if more.get('stdout') == subprocess.PIPE:  # its output is read, such as that of nvidia-smi
+        # its output is read, such as that of nvidia-smi; or an import has started torch's compiler
+        if more.get('stdout') == subprocess.PIPE or _starter() == 'torch':
             return process(command, *others, env=env, **more)
         variables = dict(os.environ if env is None else env)
         if rank is not None and variables['RANK'] != str(rank):
@@ -101,6 +104,14 @@ def _until_it_starts(launch: Callable[[], Any], rank: Optional[int] = None) -> d
     finally:
         subprocess.Popen, torchrun.run = process, run  # type: ignore[misc]
     raise ValueError('it starts nothing')
+
+
+def _starter() -> str:
+    """The package that starts a process."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get('__name__') in (__name__, 'subprocess'):
+        frame = frame.f_back
+    return str(frame.f_globals.get('__name__')).partition('.')[0]
 
 
 if __name__ == '__main__':
