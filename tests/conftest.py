@@ -35,7 +35,20 @@ def __getattr__(name: str) -> Any:
     """Import Composer for a module that asks for the small training: the process that only hands out tests never does."""
     if name not in _TRAINING:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(importlib.import_module('tests.support.small_training'), name)
+    training = importlib.import_module('tests.support.small_training')
+    _leave_libraries_alone()
+    return getattr(training, name)
+
+
+@functools.cache
+def _leave_libraries_alone() -> None:
+    """Leave to the end what libraries have made by now.
+
+    Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small training's
+    time would go there. What later test modules keep is still found.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,21 +90,6 @@ _OPTIONAL = ('transformers', 'lightning')
 
 class _Everywhere:
     """For the examples in the package's docstrings too, which lie outside of this folder."""
-
-    #: How many modules were imported when objects were last left to the end.
-    _modules = 0
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
-        """Leave to the end what libraries have made, once many more of them are imported.
-
-        Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small
-        training's time would go there.
-        """
-        if len(sys.modules) > self._modules + 100:
-            gc.collect()
-            gc.freeze()
-            self._modules = len(sys.modules)
 
     def pytest_ignore_collect(self, collection_path: Path) -> Optional[bool]:
         """Leave out the adapter of a package that is not installed."""

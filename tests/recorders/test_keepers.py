@@ -6,7 +6,6 @@ import collections
 import functools
 import queue
 import time
-import types
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -46,10 +45,17 @@ def test_attributes_of_any_kind_are_named() -> None:
     assert _keeper(lambda: bounded.value[0]) == 'Owner.value, a deque of at most 7'
 
 
+def _function_of_a_user() -> Any:
+    """With globals of its own: those of this module may be left out of garbage collections, and so of searches."""
+    variables: dict[str, Any] = {'__name__': 'of_a_user'}
+    exec('kept = []\ndef keep(value): kept.append(value)', variables)
+    return variables['keep']
+
+
 def test_globals_closures_and_graphs_are_named() -> None:
-    module = types.ModuleType('of_a_user')  # this one was left out of garbage collections, and so of searches
-    module.kept = [torch.ones(5)]
-    assert _keeper(lambda: module.kept[0]) == 'the global variable of_a_user.kept, a list of 1'
+    keep = _function_of_a_user()
+    keep(torch.ones(5))
+    assert _keeper(lambda: keep.__globals__['kept'][0]) == 'the global variable of_a_user.kept, a list of 1'
 
     def closes() -> Any:
         inner = torch.ones(6)
