@@ -32,7 +32,7 @@ _TRAINING = ('FEATURES', 'Noise', 'Regression', 'loader', 'make_trainer', 'train
 
 
 def __getattr__(name: str) -> Any:
-    """Import Composer for a module that asks for the small training: the process that only hands out tests never does."""
+    """Composer is not imported for the process that only hands out tests."""
     if name not in _TRAINING:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(importlib.import_module('tests.support.small_training'), name)
@@ -78,21 +78,6 @@ _OPTIONAL = ('transformers', 'lightning')
 class _Everywhere:
     """For the examples in the package's docstrings too, which lie outside of this folder."""
 
-    #: How many modules were imported when objects were last left to the end.
-    _modules = 0
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
-        """Leave to the end what libraries have made, once many more of them are imported.
-
-        Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small
-        training's time would go there.
-        """
-        if len(sys.modules) > self._modules + 100:
-            gc.collect()
-            gc.freeze()
-            self._modules = len(sys.modules)
-
     def pytest_ignore_collect(self, collection_path: Path) -> Optional[bool]:
         """Leave out the adapter of a package that is not installed."""
         package = collection_path.stem.removeprefix('for_')
@@ -106,6 +91,13 @@ class _Everywhere:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Everywhere())
+    hands_out_tests = config.getoption('numprocesses', None) and not hasattr(config, 'workerinput')
+    if not hands_out_tests and importlib.util.find_spec('composer'):
+        importlib.import_module('tests.support.small_training')
+        # What the libraries have made by now stays to the end. Neither the garbage collector nor a search for what keeps
+        # a tensor goes through it again: half of each small training's time would go there.
+        gc.collect()
+        gc.freeze()
 
 
 def _chromium() -> str:
