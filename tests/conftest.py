@@ -32,7 +32,7 @@ _TRAINING = ('FEATURES', 'Noise', 'Regression', 'loader', 'make_trainer', 'train
 
 
 def __getattr__(name: str) -> Any:
-    """Import Composer for a module that asks for the small training: the process that only hands out tests never does."""
+    """Composer is not imported for the process that only hands out tests."""
     if name not in _TRAINING:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     training = importlib.import_module('tests.support.small_training')
@@ -104,6 +104,13 @@ class _Everywhere:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Everywhere())
+    hands_out_tests = config.getoption('numprocesses', None) and not hasattr(config, 'workerinput')
+    if not hands_out_tests and importlib.util.find_spec('composer'):
+        importlib.import_module('tests.support.small_training')
+        # What the libraries have made by now stays to the end. Neither the garbage collector nor a search for what keeps
+        # a tensor goes through it again: half of each small training's time would go there.
+        gc.collect()
+        gc.freeze()
 
 
 def _chromium() -> str:
