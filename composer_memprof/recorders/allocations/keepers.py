@@ -100,8 +100,8 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
-    if len(found) < _MOST_TENSORS and time.thread_time() < deadline:
-        found.update(_kept_by_graphs(set(addresses) - found.keys(), variables))
+    if set(addresses) - found.keys():
+        found = {**_kept_by_graphs(set(addresses), variables), **found}
     return found
 
 
