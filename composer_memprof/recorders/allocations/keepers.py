@@ -100,7 +100,7 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
-    if set(addresses) - found.keys():
+    with errors_logged('what graphs keep was not found'):
         found = {**_kept_by_graphs(set(addresses), variables), **found}
     return found
 
