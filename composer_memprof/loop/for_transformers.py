@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from typing import Any, Optional
 
 from composer.core import Callback
@@ -36,6 +38,7 @@ class MemprofCallback(TrainerCallback):
             optimizers=[] if optimizer is None else [getattr(optimizer, 'optimizer', optimizer)],
             **self._settings,
         ).start()
+        atexit.register(self._end_at_exit)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if self._run is not None:
@@ -57,9 +60,20 @@ class MemprofCallback(TrainerCallback):
             self._run.epoch()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        atexit.unregister(self._end_at_exit)
         if self._run is not None:
             self._run.close()
             self._run = None
+
+    def _end_at_exit(self) -> None:
+        """Note the exception that ended the script within the training, of which Transformers tells no callback."""
+        run, self._run, error = self._run, None, getattr(sys, 'last_value', None)
+        if run is None or error is None:
+            return
+        try:
+            raise error
+        except BaseException:
+            run.close(failed=True)
 
     def _enter(self, phase: Optional[str]) -> None:
         if self._run is None or phase == self._phase:

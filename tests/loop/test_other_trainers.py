@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from composer_memprof import MemorySnapshot, StepTimes
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
-from tests.conftest import Noise, Regression, entries, json_lines, train
+from tests.conftest import Noise, Regression, child_environment, entries, json_lines, train
+from tests.support.processes import warm_python
+from tests.support.run_reports import reported, said
 
 RUN = Path('test-run')
 BATCHES = 12
@@ -37,12 +40,14 @@ def made() -> tuple[Regression, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
-def with_transformers(*given: Any) -> list[float]:
+def with_transformers(*given: Any, fails_at: int = BATCHES) -> list[float]:
     transformers = pytest.importorskip('transformers')
     from composer_memprof.loop.for_transformers import MemprofCallback
 
     class Model(Regression):
         def forward(self, x: Any, y: Any) -> Any:
+            if len(losses) == fails_at:
+                raise ValueError('that batch is damaged')
             losses.append(self.loss(self.net(x), (x, y)))
             return {'loss': losses[-1]}
 
@@ -112,3 +117,13 @@ def test_another_trainer_has_the_peaks_and_phases_of_composers_and_the_same_loss
     (summary,) = entries(RUN, 'step_times.summary')
     assert json.loads((RUN / 'memprof' / summary.path).read_text())
     assert {each.status for each in entries(RUN)} == {'saved'}
+
+
+def test_an_exception_within_the_trainer_of_transformers_is_the_first_that_is_said() -> None:
+    pytest.importorskip('transformers')
+    code = 'from tests.loop.test_other_trainers import callbacks, with_transformers; with_transformers(*callbacks(), fails_at=8)'
+    ran = warm_python.run(
+        [sys.executable, '-c', code], env=child_environment(), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1, ran.stderr[-2000:]
+    assert said(reported(RUN))[0].startswith('Rank 0 failed in batch 8: ValueError: that batch is damaged (')

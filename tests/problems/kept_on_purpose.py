@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import collections
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from composer.core import Callback, State
 from composer.loggers import Logger
+from torch.utils.data import DataLoader
 
-from tests.conftest import Regression, loader
+from composer_memprof import HostRSS, MemorySnapshot
+from tests.conftest import Noise, Regression, loader, train
 from tests.problems.kept import KeepsRarely, of_snapshot
 from tests.problems.kept_in_containers import FillsReplay, Sends, UsesTables
 from tests.support.callbacks.host_memory import MIB
@@ -69,6 +72,25 @@ class FillsCache(Regression):
         return super().forward(batch) * self.masks.setdefault(len(batch[0]), torch.ones(MIB // 4))[0]
 
 
+class CachesSamples(Noise):
+    """Keeps each sample of the first epoch, and takes it from there in the others."""
+
+    def __init__(self) -> None:
+        super().__init__(80)
+        self.cache: dict[int, torch.Tensor] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.cache:
+            self.cache[index] = torch.ones(MIB // 4 // 8)
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+
+def _caches_samples() -> None:
+    data = DataLoader(CachesSamples(), batch_size=8)
+    train(MemorySnapshot(), HostRSS(interval=0.02), train_dataloader=data, max_duration='5ep')
+
+
 HEALTHY: dict[str, Callable[[], None]] = {
     'plain': of_snapshot(Regression),
     'a few tensors made when they are needed': of_snapshot(FillsLazily, schedule={'active': '20ba'}, batches=22),
@@ -80,6 +102,7 @@ HEALTHY: dict[str, Callable[[], None]] = {
     'a cache of a function that fills up': of_snapshot(lambda: UsesTables(entries=50)),
     'a queue that fills up': of_snapshot(Regression, lambda: Sends(50)),
     'an average of the weights': of_snapshot(Regression, Averages),
+    'a cache of the samples': _caches_samples,
     'a cache that is full': of_snapshot(FillsCache),
     'evaluation': of_snapshot(Regression, eval_dataloader=lambda: loader(2), eval_interval='2ba'),
 }

@@ -88,7 +88,7 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
     """What keeps the tensors at these addresses, in words. Of many tensors, some are looked for.
 
     Args:
-        addresses (Collection[int]): of storages, as ``Tensor.data_ptr()``. What only C++ keeps is left out.
+        addresses (Collection[int]): of storages, as ``Tensor.data_ptr()``. Of what only C++ keeps, what a graph has saved is found.
     """
     if not addresses or sys.getallocatedblocks() > MOST_OBJECTS:
         return {}
@@ -101,8 +101,8 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
-    if len(found) < _MOST_TENSORS and time.thread_time() < deadline:
-        found.update(_kept_by_graphs(set(addresses) - found.keys(), variables))
+    with errors_logged('what graphs keep was not found'):
+        return {**_kept_by_graphs(set(addresses), variables), **found}
     return found
 
 

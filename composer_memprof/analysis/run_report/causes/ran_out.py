@@ -219,10 +219,12 @@ class _Reasons:
         return Activations(self._rank, self._share(total), total, places)
 
     def _evaluation_graph(self) -> Optional[EvaluationGraph]:
-        size, module = self._by_category.get(ACTIVATION, 0), self._report.evaluation_graph
+        # Without events of its own forward, as in a loop, what an evaluation keeps for backward counts as temporary.
+        kinds = (ACTIVATION, TEMPORARY)
+        size, module = sum(self._by_category.get(kind, 0) for kind in kinds), self._report.evaluation_graph
         if module is None or not self._is_in(EVAL) or self._share(size) < _MOST:
             return None
-        line = next(iter(_by_line(place for place in self._failed.holders if place.category == ACTIVATION)), '')
+        line = next(iter(_by_line(place for place in self._failed.holders if place.category in kinds)), '')
         return EvaluationGraph(self._rank, self._share(size), size, module, line)
 
     def _kept_in_evaluation(self) -> Optional[KeptInEvaluation]:

@@ -61,7 +61,7 @@ def _own_failure(report: RunReport, killed: Sequence[int]) -> str:
     first, *others = report.failures
     text = _failure(first, report.labels.get(first.rank, f'rank {first.rank}'))
     same = [each.rank for each in others if each.origin == first.origin]
-    after = [each.rank for each in others if each.origin != first.origin] + list(killed)
+    after = sorted({each.rank for each in others if each.origin != first.origin} | {*killed})
     if same:
         text += f' {_ranks(same, report)} failed too.'
     if after:
