@@ -35,20 +35,7 @@ def __getattr__(name: str) -> Any:
     """Composer is not imported for the process that only hands out tests."""
     if name not in _TRAINING:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    training = importlib.import_module('tests.support.small_training')
-    _leave_libraries_alone()
-    return getattr(training, name)
-
-
-@functools.cache
-def _leave_libraries_alone() -> None:
-    """Leave to the end what libraries have made by now.
-
-    Neither the garbage collector nor a search for what keeps a tensor goes through it again: half of each small training's
-    time would go there. What later test modules keep is still found.
-    """
-    gc.collect()
-    gc.freeze()
+    return getattr(importlib.import_module('tests.support.small_training'), name)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -95,14 +95,17 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
     deadline = time.thread_time() + _SECONDS
     variables = _variables(sys._getframe(1))
     found: dict[int, str] = {}
+    of_graphs = set(addresses) - {address_of(each) for each in live_tensors()}
     for address, tensor in _tensors_at(set(addresses)):
         keeper = _keeper(tensor, variables)
         if keeper is not None:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
+        else:
+            of_graphs.add(address)
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
     with errors_logged('what graphs keep was not found'):
-        return {**_kept_by_graphs(set(addresses), variables), **found}
+        found.update(_kept_by_graphs(of_graphs, variables) if of_graphs else {})
     return found
 
 
