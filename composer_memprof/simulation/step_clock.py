@@ -162,9 +162,9 @@ class StepClock:
             self._undo += [entered.remove, left.remove]
 
     def _triton_launched(self, launch: triton_kernels.Launch) -> None:
-        """A kernel that multiplies matrices takes at least as long as its bytes."""
+        """A kernel takes at least as long as its bytes."""
         launches = self._launches()
-        if launches and launch.has_products:
+        if launches and launch.computes_more:
             self._unknown[launch.name] += launches
         seconds, kind = self._durations.moved(launch.bytes)
         kind = Kind.OPTIMIZER if self._optimizes else kind

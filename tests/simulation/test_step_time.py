@@ -100,3 +100,26 @@ for _ in range(9):
     gelu = [event['dur'] for event in events if event.get('cat') == 'kernel' and 'gelu' in event['name']]
     once = 8192 * 4096 * 2 / (2039e9 * 0.85) * 1e6  # microseconds for one tensor
     assert gelu and 1.5 * once < min(gelu) and max(gelu) < 5 * once
+
+
+def test_a_script_s_own_triton_kernel_is_named_and_takes_as_long_as_its_bytes() -> None:
+    Path('train.py').write_text(
+        f"""
+import triton, triton.language as tl
+
+@triton.jit
+def twice(x, y, n, WIDTH: tl.constexpr):
+    at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+{TRAINING.replace('    optimizer.step()', '    twice[(65536,)](x, y, x.numel(), WIDTH=1024); optimizer.step()')}
+""".replace('optimizer = ', 'x, y = (torch.zeros(1 << 26, device="cuda") for _ in range(2)); optimizer = ')
+    )
+    plain = TRAINING.replace(
+        'optimizer = ', 'x, y = (torch.zeros(1 << 26, device="cuda") for _ in range(2)); optimizer = '
+    )
+    with_kernel = result_of('--gpu', 'a100-80gb', '--', 'python', 'train.py', '9')['time']
+    Path('train.py').write_text(plain)
+    without = result_of('--gpu', 'a100-80gb', '--', 'python', 'train.py', '9')['time']
+    assert with_kernel['unknown'] == {'twice': 1} and without['unknown'] == {}
+    more = with_kernel['step_seconds'] - without['step_seconds']
+    assert more == pytest.approx(2 * (1 << 26) * 4 / (2039e9 * 0.85), rel=0.05)

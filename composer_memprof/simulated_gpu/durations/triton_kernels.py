@@ -25,12 +25,12 @@ class Launch:
     Attributes:
         name: of the kernel.
         bytes: of its tensors, each gone through once.
-        has_products: whether it multiplies matrices: its bytes do not tell how long that takes.
+        computes_more: whether its bytes do not tell how long it takes: it multiplies matrices, or is a script's own.
     """
 
     name: str
     bytes: int
-    has_products: bool
+    computes_more: bool
 
 
 def watch(see: Callable[[Launch], None]) -> Callable[[], None]:
@@ -39,7 +39,7 @@ def watch(see: Callable[[Launch], None]) -> Callable[[], None]:
     for module, name in ((_GENERATED, 'CachingAutotuner'), (_OWN, 'JITFunction')):
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None:
-            undo.append(_see_runs(kind, see))
+            undo.append(_see_runs(kind, module == _GENERATED, see))
 
     def stop() -> None:
         for each in undo:
@@ -48,16 +48,16 @@ def watch(see: Callable[[Launch], None]) -> Callable[[], None]:
     return stop
 
 
-def _see_runs(kind: Any, see: Callable[[Launch], None]) -> Callable[[], None]:
+def _see_runs(kind: Any, is_generated: bool, see: Callable[[Launch], None]) -> Callable[[], None]:
     run = kind.run
 
     @functools.wraps(run)
     def run_and_see(kernel: Any, *arguments: Any, **keywords: Any) -> Any:
         result = run(kernel, *arguments, **keywords)
-        function = getattr(kernel, 'fn', kernel)
-        names: list[str] = getattr(kernel, 'arg_names', None) or getattr(function, 'arg_names', [])
-        given = {**dict(zip(names, arguments)), **keywords}
-        see(Launch(_name_of(kernel), _bytes_of(given), _has_products(getattr(function, 'src', ''))))
+        function = getattr(kernel, 'fn', kernel) if is_generated else kernel
+        given = {**dict(zip(function.arg_names, arguments)), **keywords}
+        more = not is_generated or _has_products(function.src)
+        see(Launch(_name_of(kernel), _bytes_of(given), more))
         return result
 
     kind.run = run_and_see
