@@ -12,7 +12,7 @@ NEWEST_VENV := .venv-newest-torch
 ANY_TORCH ?= torch
 WITHOUT_COMPOSER := .venv-no-composer
 # Whose models are trained on a simulated GPU.
-BREADTH ?= transformers==4.51.3 timm==1.0.31
+BREADTH ?= transformers==4.51.3 timm==1.0.31 peft==0.15.2 torch_geometric==2.8.1
 BREADTH_VENV := .venv-breadth
 FOUNDRY ?= llm-foundry==0.22.0
 FOUNDRY_VENV := .venv-llm-foundry

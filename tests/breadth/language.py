@@ -127,6 +127,11 @@ def _made(kind: str, head: str, more: dict[str, Any]) -> torch.nn.Module:
     return made.train()
 
 
+def causal(kind: str, **sizes: Any) -> torch.nn.Module:
+    """A decoder of this architecture, with further sizes if its config knows them."""
+    return _made(kind, 'AutoModelForCausalLM', {**_CAUSAL.get(kind, {}), **sizes})
+
+
 def _text(kind: str, head: str, more: dict[str, Any]) -> Training:
     tokens = torch.randint(3, _WORDS, (_BATCH, _LENGTH))
     return Training(_made(kind, head, more), {'input_ids': tokens, 'labels': tokens}, lambda output: output.loss)

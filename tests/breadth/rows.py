@@ -6,10 +6,11 @@ import sys
 
 import torch
 
-from tests.breadth import examples, language, vision
+from tests.breadth import examples, irregular, language, methods, vision
 from tests.breadth.row import Row, train
 
-ROWS: dict[str, Row] = {row.name: row for room in (language, vision, examples) for row in room.rows()}
+ROOMS = (language, vision, examples, methods, irregular)
+ROWS: dict[str, Row] = {row.name: row for room in ROOMS for row in room.rows()}
 #: More than the steps that are judged.
 _STEPS = 5
 
