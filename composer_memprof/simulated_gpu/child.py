@@ -35,7 +35,7 @@ def _prepare_clocks(torch: types.ModuleType) -> None:
     """Let operators be seen while a step is timed."""
     del torch  # unused
     try:
-        from composer_memprof.simulated_gpu.durations import launching
+        from composer_memprof.simulated_gpu.launches import launching
 
         launching.prepare()
     except (AttributeError, RuntimeError, ImportError):

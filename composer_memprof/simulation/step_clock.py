@@ -19,9 +19,9 @@ from composer_memprof.recorders.torch_private.compilation import compilations
 from composer_memprof.simulated_gpu import clocks
 from composer_memprof.simulated_gpu.calibration import factors_of_this_process
 from composer_memprof.simulated_gpu.clocks import Kind
-from composer_memprof.simulated_gpu.durations import launching, triton_kernels
 from composer_memprof.simulated_gpu.durations.operators import Durations
 from composer_memprof.simulated_gpu.durations.signatures import signature
+from composer_memprof.simulated_gpu.launches import launching, triton_kernels
 from composer_memprof.simulated_gpu.ranks import simulated_ranks
 from composer_memprof.simulated_gpu.rates import Rates, UnknownRateError, rates_of
 from composer_memprof.simulated_gpu.this_process import figures, simulated_device

@@ -56,7 +56,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SIGNATURES = {
     'load_snapshot': 'path limit_memory',
     'memprofilable': 'target',
-    'plan': 'config overrides * gpu memory compute_capability ranks ranks_per_node vary changes',
+    'plan': 'config overrides * gpu memory compute_capability ranks ranks_per_node vary changes evaluation',
     'profile': '*callbacks run_name **settings',
     'simulate': 'what * arguments gpu memory compute_capability ranks rank ranks_per_node steps evaluation devices kept values '
     'time_limit find_need versus folder trace largest',

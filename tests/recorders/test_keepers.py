@@ -77,6 +77,19 @@ def test_what_a_graph_has_saved_is_kept_by_the_tensor_with_the_graph() -> None:
     assert keepers_of(addresses[:-1]) == dict.fromkeys(addresses[:-1], 'Owner.value, with its graph')
 
 
+def test_of_several_kept_graphs_the_one_that_leads_to_the_model_is_named() -> None:
+    other, weight = torch.ones(8, requires_grad=True), torch.ones(8, requires_grad=True)
+    larger, owner = Slotted(), Owner(torch.zeros(()))
+    larger.value = sum((other * torch.rand(8)).sum() for _ in range(9))
+    for _ in range(3):
+        given = torch.rand(8)
+        owner.value = owner.value + (weight * given).sum()
+    address = _address(given)
+    del given
+    assert set(keepers_of([address], {_address(weight)}).values()) == {'Owner.value, with its graph'}
+    assert set(keepers_of([address]).values()) == {'Slotted.value, with its graph'}
+
+
 def test_the_search_does_not_run_what_a_user_hooked_to_saved_tensors() -> None:
     """As the forward pass of a checkpoint is."""
     weight, addresses, unpacked = torch.ones(8, requires_grad=True), [], []

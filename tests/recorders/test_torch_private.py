@@ -77,7 +77,7 @@ NEEDS: dict[str, tuple[ModuleType, ...]] = {
 PACKAGE = Path(composer_memprof.__file__).parent
 PRIVATE_FOLDER = PACKAGE / 'recorders/torch_private'
 #: These replace functions of torch, in processes on a simulated GPU only, and say what a version lacks.
-REPLACING_FOLDERS = {PACKAGE / 'simulated_gpu/ranks', PACKAGE / 'simulated_gpu/values'}
+REPLACING_FOLDERS = {PACKAGE / 'simulated_gpu' / name for name in ('launches', 'ranks', 'values')}
 
 
 def _modules_of_torch_private() -> list[ModuleType]:

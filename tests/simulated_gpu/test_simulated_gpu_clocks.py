@@ -110,7 +110,7 @@ def test_nothing_is_known_of_a_data_type_that_a_device_has_not_or_of_a_device_by
 
 
 WATCHED = """
-from composer_memprof.simulated_gpu.durations import launching
+from composer_memprof.simulated_gpu.launches import launching
 
 def names_of(function):
     seen = []

@@ -185,7 +185,7 @@ def _make_with_notes(make: Make, notes: SnapshotNotes, training: int) -> dict[st
         return with_notes(snapshot, notes)
     with errors_logged('what keeps the largest blocks was not found'):
         known = {address for _, address, *_ in notes.tensors or ()}
-        kept = keepers.keepers_of(left_by_batches(snapshot, notes.phases or (), known))
+        kept = keepers.keepers_of(left_by_batches(snapshot, notes.phases or (), known), known)
         beside = kept_beside_model(blocks_beside_model(snapshot, known), known)
         notes = replace(notes, keepers=sorted(kept.items()), sources=source_lines(snapshot), beside=beside)
     return with_notes(snapshot, notes)

@@ -28,12 +28,12 @@ from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.allocations.kept_graphs import uses_of_leaves
 from composer_memprof.recorders.allocations.limits import CACHED, CONTAINERS, in_words, length_of
 from composer_memprof.recorders.modules.holders import live_tensors
-from composer_memprof.recorders.torch_private import module_tables
+from composer_memprof.recorders.torch_private import graph_tasks, module_tables
 from composer_memprof.recorders.torch_private.module_tables import TABLES
 from composer_memprof.vocabulary import IN_CYCLE, WITH_GRAPH
 
 #: The modules of ``torch_private`` that this one needs.
-NEEDS = (module_tables,)
+NEEDS = (graph_tasks, module_tables)
 #: Objects of the process, small ones included, from which on nothing is searched: a visit copies the page of each.
 MOST_OBJECTS = 20_000_000
 #: Tensors whose keepers are looked for, and the seconds of the processor's time after which no further one is.
@@ -84,11 +84,12 @@ class _Link:
         return f'{name}, {in_words(self.container, chain[::-1])}'
 
 
-def keepers_of(addresses: Collection[int]) -> dict[int, str]:
+def keepers_of(addresses: Collection[int], of_model: Collection[int] = ()) -> dict[int, str]:
     """What keeps the tensors at these addresses, in words. Of many tensors, some are looked for.
 
     Args:
         addresses (Collection[int]): of storages, as ``Tensor.data_ptr()``. Of what only C++ keeps, what a graph has saved is found.
+        of_model (Collection[int]): addresses of the parameters: graphs that lead to them come before others.
     """
     if not addresses or sys.getallocatedblocks() > MOST_OBJECTS:
         return {}
@@ -105,11 +106,11 @@ def keepers_of(addresses: Collection[int]) -> dict[int, str]:
         if len(found) == _MOST_TENSORS or time.thread_time() > deadline:
             break
     with errors_logged('what graphs keep was not found'):
-        found.update(_kept_by_graphs(of_graphs, variables) if of_graphs else {})
+        found.update(_kept_by_graphs(of_graphs, of_model, variables) if of_graphs else {})
     return found
 
 
-def _kept_by_graphs(addresses: set[int], variables: Mapping[int, str]) -> dict[int, str]:
+def _kept_by_graphs(addresses: set[int], of_model: Collection[int], variables: Mapping[int, str]) -> dict[int, str]:
     """What keeps the graphs of several forward passes, and so what these passes have saved."""
     uses = uses_of_leaves([each for each in live_tensors() if not each.is_leaf])
     kept: defaultdict[str, Counter[Any]] = defaultdict(Counter)
@@ -118,9 +119,12 @@ def _kept_by_graphs(addresses: set[int], variables: Mapping[int, str]) -> dict[i
         keeper = _keeper(tensor, variables) if tensor is not None else None
         if keeper is not None:
             kept[keeper] += uses[number]
-    passes = {keeper: max(counts.values()) for keeper, counts in kept.items()}
+    passes = {
+        keeper: (any(address_of(leaf.variable) in of_model for leaf in counts), max(counts.values()))
+        for keeper, counts in kept.items()
+    }
     most = max(passes, key=passes.__getitem__, default='')
-    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if passes.get(most, 0) > 1 else {}
+    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if most and passes[most][1] > 1 else {}
 
 
 def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:

@@ -43,7 +43,7 @@ class Popen(subprocess.Popen):
 
     def _execute_child(self, *given: Any) -> None:  # type: ignore[override]
         named = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
-        words = named['args'] if isinstance(named['args'], list) else [named['args']]
+        words = [named['args']] if isinstance(named['args'], (str, bytes, os.PathLike)) else named['args']
         executable, *arguments = (os.fspath(word) for word in words if word != '-u')
         script = shutil.which(executable, path=(named['env'] or os.environ).get('PATH'))
         if script and Path(script).read_bytes().startswith(f'#!{sys.executable}\n'.encode()):
