@@ -68,12 +68,8 @@ class MemprofCallback(TrainerCallback):
     def _end_at_exit(self) -> None:
         """Note the exception that ended the script within the training, of which Transformers tells no callback."""
         run, self._run, error = self._run, None, getattr(sys, 'last_value', None)
-        if run is None or error is None:
-            return
-        try:
-            raise error
-        except BaseException:
-            run.close(failed=True)
+        if run is not None and error is not None:
+            run.close(failed=error)
 
     def _enter(self, phase: Optional[str]) -> None:
         if self._run is None or phase == self._phase:

@@ -10,7 +10,7 @@ import datetime
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 from composer.core import Callback, Engine, Event, State
@@ -195,11 +195,12 @@ class Run:
             self._is_loading = False
             self._send(*_PHASES[DATALOADER][1])
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self, *, failed: Union[bool, BaseException] = False) -> None:
         """End the run, and wait until its files are written; a ``with`` block does it.
 
         Args:
-            failed (bool): an exception, which is handled now, ends the run. The manifest then says so.
+            failed (bool | BaseException): the exception that ends the run; True: the one that is handled now. The manifest
+                then says so.
         """
         if not self._is_open:
             return
@@ -208,7 +209,7 @@ class Run:
         if self._model_phases is not None:
             self._model_phases.leave()
         if failed:
-            run_end(self.state).fit_failed()
+            run_end(self.state).fit_failed(failed if isinstance(failed, BaseException) else None)
         else:
             self._send(Event.FIT_END)
         self._engine.close()

@@ -160,7 +160,7 @@ def load(*given):
 planning.load = load
 signal.signal(signal.SIGINT, end_at_once)
 asked = dict(config='quickstart', overrides=[], ranks=1, ranks_per_node=None, allocator='', vary=[], changes=False)
-asked.update(fastest=False, advised=None)
+asked.update(fastest=False, advised=None, with_evaluation=False)
 __main__.main({**asked, 'as_json': True, 'device': {'gpu': 't4', 'total': 1 << 34, 'outside': {}}})
 """
 

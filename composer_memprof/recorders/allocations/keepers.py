@@ -112,19 +112,19 @@ def keepers_of(addresses: Collection[int], of_model: Collection[int] = ()) -> di
 
 def _kept_by_graphs(addresses: set[int], of_model: Collection[int], variables: Mapping[int, str]) -> dict[int, str]:
     """What keeps the graphs of several forward passes, and so what these passes have saved."""
+
+    def rank(counts: Counter[Any]) -> tuple[bool, int]:
+        return any(address_of(leaf.variable) in of_model for leaf in counts), max(counts.values())
+
     uses = uses_of_leaves([each for each in live_tensors() if not each.is_leaf])
     kept: defaultdict[str, Counter[Any]] = defaultdict(Counter)
-    for number in sorted(uses, key=lambda number: -uses[number].total())[:_MOST_TENSORS]:
+    for number in sorted(uses, key=lambda number: rank(uses[number]), reverse=True)[:_MOST_TENSORS]:
         tensor = next((each for each in gc.get_objects() if id(each) == number), None)
         keeper = _keeper(tensor, variables) if tensor is not None else None
         if keeper is not None:
             kept[keeper] += uses[number]
-    passes = {
-        keeper: (any(address_of(leaf.variable) in of_model for leaf in counts), max(counts.values()))
-        for keeper, counts in kept.items()
-    }
-    most = max(passes, key=passes.__getitem__, default='')
-    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if most and passes[most][1] > 1 else {}
+    most = max(kept, key=lambda keeper: rank(kept[keeper]), default='')
+    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if most and max(kept[most].values()) > 1 else {}
 
 
 def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:

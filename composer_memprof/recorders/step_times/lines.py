@@ -5,8 +5,8 @@
 >>> lines.start()
 >>> time.sleep(0.05)
 >>> lines.stop()
->>> list(lines.found())
-['forward']
+>>> 'forward' in lines.found()
+True
 """
 
 from __future__ import annotations

@@ -86,20 +86,20 @@ _KNOWN = (
         ),
     ),
     (
-        r'No space left on device',
-        Advice(
-            'Free space on that disk, or keep fewer checkpoints.',
-            'A file could not be written.',
-            code=code.FEWER_CHECKPOINTS,
-        ),
-    ),
-    (
         r'Bus error|out of shared memory|unable to (open|write to|mmap|resize|allocate) .*(shared memory|/torch_\d+)',
         Advice(
             'Give the job more shared memory (/dev/shm), or use fewer DataLoader workers or a smaller prefetch_factor.',
             'Workers hand over batches in shared memory, of which a container has 64 MiB unless it is told otherwise. In '
             'Kubernetes, mount an emptyDir of medium Memory at /dev/shm.',
             code=code.SHARED_MEMORY,
+        ),
+    ),
+    (
+        r'No space left on device',
+        Advice(
+            'Free space on that disk, or keep fewer checkpoints.',
+            'A file could not be written.',
+            code=code.FEWER_CHECKPOINTS,
         ),
     ),
     (

@@ -75,9 +75,9 @@ class RunEnd:
             if state is not None:
                 _ends.pop(state, None)
 
-    def fit_failed(self) -> None:
-        """An exception leaves ``fit``."""
-        state, error = self._state(), sys.exc_info()[1]
+    def fit_failed(self, error: Optional[BaseException] = None) -> None:
+        """An exception leaves ``fit``: by default the one that is handled now."""
+        state, error = self._state(), error or sys.exc_info()[1]
         if state is None or error is None:
             return
         end, text, line = _cause(error)
