@@ -116,7 +116,7 @@ def _kept_by_graphs(addresses: set[int], of_model: Collection[int], variables: M
     def rank(counts: Counter[Any]) -> tuple[bool, int]:
         return any(address_of(leaf.variable) in of_model for leaf in counts), max(counts.values())
 
-    uses = uses_of_leaves([each for each in live_tensors() if not each.is_leaf])
+    uses = uses_of_leaves(live_tensors())
     kept: defaultdict[str, Counter[Any]] = defaultdict(Counter)
     for number in sorted(uses, key=lambda number: rank(uses[number]), reverse=True)[:_MOST_TENSORS]:
         tensor = next((each for each in gc.get_objects() if id(each) == number), None)

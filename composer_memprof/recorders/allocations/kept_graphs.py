@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.torch_private.graph_tasks import sequence_number
 
 #: The node in which a graph ends at a leaf. torch has one for each leaf.
@@ -32,20 +33,25 @@ def uses_of_leaves(tensors: Iterable[torch.Tensor]) -> dict[int, Counter[Any]]:
     A graph that is part of another tensor's counts there. Tensors whose graph leads to no leaf are left out.
 
     Args:
-        tensors (Iterable[Tensor]): with a graph.
+        tensors (Iterable[Tensor]): those without a graph are left out.
     """
+    roots: dict[int, Any] = {}
+    for tensor in tensors:
+        with errors_logged('a tensor refused to be looked at'):
+            if tensor.grad_fn is not None:
+                roots[id(tensor)] = tensor.grad_fn
     seen: set[Any] = set()
-    newest_first = sorted(tensors, key=lambda tensor: -sequence_number(tensor.grad_fn))
-    found = {id(tensor): _uses(tensor, seen) for tensor in newest_first}
+    newest_first = sorted(roots, key=lambda number: -sequence_number(roots[number]))
+    found = {number: _uses(roots[number], seen) for number in newest_first}
     return {number: uses for number, uses in found.items() if uses}
 
 
-def _uses(tensor: torch.Tensor, seen: set[Any]) -> Counter[Any]:
+def _uses(root: Any, seen: set[Any]) -> Counter[Any]:
     uses: Counter[Any] = Counter()
-    pending = [tensor.grad_fn]
+    pending = [root]
     while pending and len(seen) < _MOST_NODES:
         node = pending.pop()
-        if node is None or node in seen:
+        if node in seen:
             continue
         seen.add(node)
         following = [each for each, _ in node.next_functions if each is not None]
