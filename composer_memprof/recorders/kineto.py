@@ -7,6 +7,7 @@ export_trace(recorder.result, Path('rank0.pt.trace.json'))
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import inspect
@@ -21,6 +22,7 @@ from typing import Any, Optional
 import torch
 from torch.profiler import ProfilerActivity
 
+from composer_memprof.garbage import no_collection, unwatched
 from composer_memprof.messages import allowed_are, check_switches
 from composer_memprof.recorders.torch_private import memory_profiler, profiler, profiler_config, profiler_events
 
@@ -132,6 +134,11 @@ def _let_forks_end() -> None:
 class KinetoRecorder:
     """Records with :class:`torch.profiler.profile`, as a context manager or by ``start`` and ``stop``.
 
+    A session that follows Python calls follows those of all threads. In one of these, a garbage collection that calls a
+    function of Python may pass on to the thread that ends the session meanwhile, and the process dies of SIGSEGV (torch 2.7.0).
+    So no garbage is collected while a session starts or stops, and this package's own functions are not called for
+    collections within it: ``StepTimes`` does not see these.
+
     Readers that record exactly the same windows share one recorder: the first ``start`` begins a session, the first
     ``stop`` ends it, and each reader gets the result once.
 
@@ -147,6 +154,7 @@ class KinetoRecorder:
         self.result: Optional[KinetoResult] = None
         self._profile: Optional[torch.profiler.profile] = None
         self._started = False
+        self._unwatched = contextlib.ExitStack()  # while a session follows Python calls
         self._readers: set[int] = set()  # of the current session
         self._unread: dict[int, KinetoResult] = {}  # results that their reader has not fetched yet
 
@@ -174,7 +182,10 @@ class KinetoRecorder:
         if not self._started:
             self.prepare()
             assert self._profile is not None
-            self._profile.start_trace()
+            with no_collection():
+                if self.arguments.get('with_stack'):
+                    self._unwatched.enter_context(unwatched())
+                self._profile.start_trace()
             self._started = True
         self._readers.add(id(reader))
         for name, value in (metadata or {}).items():
@@ -188,7 +199,8 @@ class KinetoRecorder:
         """
         if id(reader) not in self._unread:
             assert self._profile is not None and self._started, 'stopped without a start'
-            self._profile.stop_trace()
+            with no_collection():
+                self._profile.stop_trace()
             profiler.break_reference_cycle(self._profile)
             result = KinetoResult(self._profile, self.arguments)
             self._unread = dict.fromkeys(self._readers, result)
@@ -199,9 +211,10 @@ class KinetoRecorder:
         """Cancel a warm-up or a recording: end it without a result."""
         self._unread.clear()
         if self._profile is not None:
-            if not self._started:  # torch can end a prepared session only after it has started
-                self._profile.start_trace()
-            self._profile.stop_trace()
+            with no_collection():
+                if not self._started:  # torch can end a prepared session only after it has started
+                    self._profile.start_trace()
+                self._profile.stop_trace()
             profiler.break_reference_cycle(self._profile)
             self._forget_session()
 
@@ -211,6 +224,7 @@ class KinetoRecorder:
             observer.cleanup()
         self._profile, self._started = None, False
         self._readers = set()
+        self._unwatched.close()
 
     def __enter__(self) -> KinetoRecorder:
         self.start()

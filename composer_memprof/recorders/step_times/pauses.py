@@ -11,11 +11,11 @@ True
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from typing import Any, Optional
 
+from composer_memprof import garbage
 from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.step_times.found_pauses import Compiled, FoundPauses
 from composer_memprof.recorders.torch_private import compilation
@@ -38,12 +38,11 @@ class Pauses:
     def start(self) -> None:
         """Begin to measure."""
         self._since = time.time()
-        gc.callbacks.append(self._collects)
+        garbage.watch(self._collects)
 
     def stop(self) -> None:
         """End; does nothing if it has ended."""
-        if self._collects in gc.callbacks:
-            gc.callbacks.remove(self._collects)
+        if garbage.unwatch(self._collects):
             with errors_logged('what torch.compile has compiled was not found'):
                 self._compiled = _compiled_again(self._since)
 
