@@ -67,13 +67,19 @@ def test_globals_closures_and_graphs_are_named() -> None:
     assert _keeper(lambda: owner.value) == 'Owner.value, with its graph'
 
 
-def test_what_a_graph_has_saved_is_kept_by_the_tensor_with_the_graph() -> None:
-    weight, addresses = torch.ones(8, requires_grad=True), []
-    owner = Owner(torch.zeros(()))
+def _sums(owner: Owner, weight: torch.Tensor) -> list[int]:
+    """Let the owner keep the graphs of three passes; where each pass has saved what it was given."""
+    addresses = []
     for _ in range(3):
         given = torch.rand(8)
         addresses.append(_address(given))
         owner.value = owner.value + (weight * given).sum()
+    return addresses
+
+
+def test_what_a_graph_has_saved_is_kept_by_the_tensor_with_the_graph() -> None:
+    weight, owner = torch.ones(8, requires_grad=True), Owner(torch.zeros(()))
+    addresses = _sums(owner, weight)
     assert keepers_of(addresses[:-1], {_address(weight)}) == dict.fromkeys(
         addresses[:-1], 'Owner.value, with its graph'
     )
@@ -83,24 +89,16 @@ def test_of_several_kept_graphs_the_one_that_leads_to_the_model_is_named() -> No
     other, weight = torch.ones(8, requires_grad=True), torch.ones(8, requires_grad=True)
     larger, owner = Slotted(), Owner(torch.zeros(()))
     larger.value = sum((other * torch.rand(8)).sum() for _ in range(9))
-    for _ in range(3):
-        given = torch.rand(8)
-        owner.value = owner.value + (weight * given).sum()
-    address = _address(given)
-    del given
+    address = _sums(owner, weight)[-1]
     assert set(keepers_of([address], {_address(weight)}).values()) == {'Owner.value, with its graph'}
     assert set(keepers_of([address], {_address(other)}).values()) == {'Slotted.value, with its graph'}
 
 
 def test_the_search_does_not_run_what_a_user_hooked_to_saved_tensors() -> None:
     """As the forward pass of a checkpoint is."""
-    weight, addresses, unpacked = torch.ones(8, requires_grad=True), [], []
-    owner = Owner(torch.zeros(()))
+    weight, owner, unpacked = torch.ones(8, requires_grad=True), Owner(torch.zeros(())), []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpacked.append):
-        for _ in range(3):
-            given = torch.rand(8)
-            addresses.append(_address(given))
-            owner.value = owner.value + (weight * given).sum()
+        addresses = _sums(owner, weight)
     assert keepers_of(addresses[:-1], {_address(weight)}) == dict.fromkeys(
         addresses[:-1], 'Owner.value, with its graph'
     )

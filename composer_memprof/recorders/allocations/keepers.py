@@ -96,8 +96,10 @@ def keepers_of(addresses: Collection[int], of_model: Collection[int] = ()) -> di
     deadline = time.thread_time() + _SECONDS
     variables = _variables(sys._getframe(1))
     found: dict[int, str] = {}
-    of_graphs = set(addresses) - {address_of(each) for each in live_tensors()}
-    for address, tensor in _tensors_at(set(addresses)):
+    wanted = set(addresses)
+    at = {id(each): address for each in live_tensors() if (address := address_of(each)) in wanted}
+    of_graphs = wanted - set(at.values())
+    for address, tensor in _tensors_at(at):
         keeper = _keeper(tensor, variables)
         if keeper is not None:
             found[address] = f'{keeper}{WITH_GRAPH}' if tensor.grad_fn is not None else keeper
@@ -119,7 +121,7 @@ def _kept_by_graphs(addresses: set[int], of_model: Collection[int], variables: M
     uses = uses_of_leaves(live_tensors())
     kept: defaultdict[str, Counter[Any]] = defaultdict(Counter)
     for number in sorted(uses, key=lambda number: rank(uses[number]), reverse=True)[:_MOST_TENSORS]:
-        tensor = next((each for each in gc.get_objects() if id(each) == number), None)
+        tensor = _object(number)
         keeper = _keeper(tensor, variables) if tensor is not None else None
         if keeper is not None:
             kept[keeper] += uses[number]
@@ -141,15 +143,21 @@ def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:
     return found
 
 
-def _tensors_at(addresses: set[int]) -> Iterator[tuple[int, torch.Tensor]]:
-    """The tensors, one at a time: a list of them would be found among what keeps them."""
-    wanted = {id(each): address for each in live_tensors() if (address := address_of(each)) in addresses}
-    numbers = list(wanted)[:: max(len(wanted) // _MOST_TENSORS, 1)]
-    for number in numbers:
-        # No list of all objects stays, which would be searched too.
-        tensor = next((each for each in gc.get_objects() if id(each) == number), None)
+def _tensors_at(at: Mapping[int, int]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Some of the tensors, one at a time: a list of them would be found among what keeps them.
+
+    Args:
+        at (Mapping[int, int]): the address of each tensor, by its ``id``.
+    """
+    for number in list(at)[:: max(len(at) // _MOST_TENSORS, 1)]:
+        tensor = _object(number)
         if tensor is not None:
-            yield wanted[number], tensor
+            yield at[number], tensor
+
+
+def _object(number: int) -> Any:
+    """The object with this ``id``; None if there is none. No list of all objects stays, which would be searched too."""
+    return next((each for each in gc.get_objects() if id(each) == number), None)
 
 
 def address_of(tensor: torch.Tensor) -> int:
