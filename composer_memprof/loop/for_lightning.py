@@ -26,7 +26,6 @@ class MemprofCallback(LightningCallback):
         self._settings = settings
         self._run: Optional[Run] = None
         self._steps = 0
-        self._phase: Optional[str] = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps = trainer.global_step
@@ -61,8 +60,8 @@ class MemprofCallback(LightningCallback):
         self._enter(EVAL)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._phase == EVAL:
-            self._enter(None)
+        if self._run is not None and self._run.switched_to == EVAL:
+            self._run.switch_to(None)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         self._enter(CHECKPOINT)  # it is written until the next batch begins
@@ -78,13 +77,8 @@ class MemprofCallback(LightningCallback):
         self._close(failed=True)
 
     def _enter(self, phase: Optional[str], batch: Any = None) -> None:
-        if self._run is None:
-            return
-        if self._phase is not None:
-            self._run.end_phase(self._phase)
-        self._phase = phase
-        if phase is not None:
-            self._run.begin_phase(phase, batch)
+        if self._run is not None:
+            self._run.switch_to(phase, batch)
 
     def _close(self, *, failed: bool) -> None:
         if self._run is not None:

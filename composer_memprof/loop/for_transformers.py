@@ -27,7 +27,6 @@ class MemprofCallback(TrainerCallback):
         self._run_name = run_name
         self._settings = settings
         self._run: Optional[Run] = None
-        self._phase: Optional[str] = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         optimizer = objects.get('optimizer')
@@ -72,10 +71,5 @@ class MemprofCallback(TrainerCallback):
             run.close(failed=error)
 
     def _enter(self, phase: Optional[str]) -> None:
-        if self._run is None or phase == self._phase:
-            return
-        if self._phase is not None:
-            self._run.end_phase(self._phase)
-        self._phase = phase
-        if phase is not None:
-            self._run.begin_phase(phase)
+        if self._run is not None and phase != self._run.switched_to:
+            self._run.switch_to(phase)

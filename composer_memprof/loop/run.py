@@ -85,6 +85,8 @@ class Run:
         #: Phases that have begun and load data of their own.
         self._own_loading = 0
         self._is_loading = False
+        #: The phase that :meth:`switch_to` began last; None if that has ended.
+        self.switched_to: Optional[str] = None
         #: Whether the loop says itself when a batch begins, by its phases or its model.
         self._has_phases = model is not None
         self._is_open = False
@@ -183,6 +185,14 @@ class Run:
         if self._is_open:
             for event in _PHASES[name][1]:
                 self._send(event)
+
+    def switch_to(self, phase: Optional[str], batch: Any = None) -> None:
+        """End the phase that this has begun, and begin another one, or none: for a Trainer that tells beginnings alone."""
+        if self.switched_to is not None:
+            self.end_phase(self.switched_to)
+        self.switched_to = phase
+        if phase is not None:
+            self.begin_phase(phase, batch)
 
     def _loading_begins(self) -> None:
         """A DataLoader is asked for the next batch. Without other phases, the batch begins when the data is there."""
