@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
-import composer.algorithms
 import composer.callbacks
 import composer.loggers
 import composer.optim
@@ -62,9 +62,33 @@ LOGGERS: dict[str, Callable[..., LoggerDestination]] = {
     'remote_uploader_downloader': composer.loggers.RemoteUploaderDownloader,
     'wandb': composer.loggers.WandBLogger,
 }
+
+
+class _Algorithms(Mapping[str, Callable[..., Algorithm]]):
+    """Composer's algorithms, imported when a config first asks for one.
+
+    Importing them imports Transformers, which takes as long as a whole trial of ``plan``.
+    """
+
+    @cached_property
+    def _by_name(self) -> dict[str, Callable[..., Algorithm]]:
+        import composer.algorithms
+
+        return {
+            algorithm.__module__.split('.')[2]: algorithm
+            for algorithm in vars(composer.algorithms).values()
+            if isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+        }
+
+    def __getitem__(self, name: str) -> Callable[..., Algorithm]:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
 #: Composer's algorithms by the names of their modules, as LLM Foundry names the four that it has.
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    algorithm.__module__.split('.')[2]: algorithm
-    for algorithm in vars(composer.algorithms).values()
-    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-}
+ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = _Algorithms()
