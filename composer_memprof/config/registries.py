@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import composer.callbacks
@@ -64,30 +64,31 @@ LOGGERS: dict[str, Callable[..., LoggerDestination]] = {
 }
 
 
+@cache
+def _algorithms() -> dict[str, Callable[..., Algorithm]]:
+    import composer.algorithms
+
+    return {
+        algorithm.__module__.split('.')[2]: algorithm
+        for algorithm in vars(composer.algorithms).values()
+        if isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+    }
+
+
 class _Algorithms(Mapping[str, Callable[..., Algorithm]]):
     """Composer's algorithms, imported when a config first asks for one.
 
     Importing them imports Transformers, which takes as long as a whole trial of ``plan``.
     """
 
-    @cached_property
-    def _by_name(self) -> dict[str, Callable[..., Algorithm]]:
-        import composer.algorithms
-
-        return {
-            algorithm.__module__.split('.')[2]: algorithm
-            for algorithm in vars(composer.algorithms).values()
-            if isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-        }
-
     def __getitem__(self, name: str) -> Callable[..., Algorithm]:
-        return self._by_name[name]
+        return _algorithms()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
+        return iter(_algorithms())
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(_algorithms())
 
 
 #: Composer's algorithms by the names of their modules, as LLM Foundry names the four that it has.

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import torch
 from composer import ComposerModel, Trainer
-from composer.core import Callback, State
+from composer.core import Callback, State, passes
 from composer.loggers import Logger
 from composer.utils import collect_env
 
@@ -50,6 +50,11 @@ _FEW = 3
 DATA_ENDS = 'the data are less than one batch'
 #: Config keys that a trial ignores, because they read or write files or stores.
 _LEFT_OUT = ('loggers', 'profiler', 'load_path', 'autoresume')
+#: Composer's passes over algorithms that import all algorithms.
+_PASSES_THAT_IMPORT = (
+    *('sort_selective_backprop_first', 'sort_low_precision_layernorm_last'),
+    'warn_if_multiple_loss_interpolation',
+)
 #: Further ones that a trial without an evaluation and a checkpoint ignores.
 _OF_EVALUATION = ('eval_loader', 'eval_interval', 'save_folder')
 
@@ -129,6 +134,8 @@ def _trial_config(path: str, trial: Trial, folder: Path) -> dict[str, Any]:
     if trial.with_evaluation:
         config = evaluating(config, folder)
         save_nothing()
+    if not config.get('algorithms'):
+        _order_no_algorithms()
     callbacks = config.get('callbacks') or {}
     config['callbacks'] = {name: value for name, value in callbacks.items() if not name.startswith('memprof_')}
     config['callbacks'].pop('lr_monitor', None)
@@ -137,6 +144,15 @@ def _trial_config(path: str, trial: Trial, folder: Path) -> dict[str, Any]:
         kept = {key: value for key, value in loader.items() if key not in ('prefetch_factor', 'persistent_workers')}
         config['train_loader'] = {**kept, 'num_workers': 0}
     return {**config, 'device': 'gpu', 'max_duration': f'{_BATCHES}ba', 'progress_bar': False}
+
+
+def _order_no_algorithms() -> None:
+    """Let Composer's Trainer leave out the passes that order and check its algorithms, in this process, for good.
+
+    These passes import all of Composer's algorithms, and Transformers with them, even if a config names none.
+    """
+    for name in _PASSES_THAT_IMPORT:
+        setattr(passes, name, lambda algorithms, event: algorithms)
 
 
 class _Run(Callback):

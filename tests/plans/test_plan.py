@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -18,9 +19,10 @@ from composer_memprof.plans.costs import Costs
 from composer_memprof.plans.output.text import plan_text
 from composer_memprof.plans.result import Plan, Row
 from composer_memprof.plans.search import Largest, largest_microbatch
-from composer_memprof.plans.starting import parsed_variation
+from composer_memprof.plans.starting import parsed_variation, planning_process
 from composer_memprof.plans.trial import Outcome, Trial
 from composer_memprof.plans.untouched_weights import UntouchedWeights
+from composer_memprof.simulated_gpu.devices import find_device
 from tests.conftest import run_command_that_simulates, simulated_gpu
 from tests.support.json_schemas import as_promised
 from tests.support.processes.simulated_runs import plan_on_a_server, run_on_a_server
@@ -352,3 +354,18 @@ def test_a_plan_evaluates_and_writes_checkpoints_if_asked(tmp_path: Path) -> Non
     assert found['outcome']['phase'].startswith('eval'), 'eight times as many samples in a batch'
     assert found['outcome']['allocated'] > without['outcome']['allocated']
     assert not list(tmp_path.iterdir()), 'checkpoints of a trial go elsewhere'
+
+
+def test_a_trial_imports_no_algorithm_of_composer_unless_the_config_names_one() -> None:
+    code = (
+        'import sys; from composer_memprof.plans.running import run_trial; '
+        'from composer_memprof.plans.trial import Trial; '
+        "outcome = run_trial('fsdp2', Trial(overrides=tuple(sys.argv[1:]), ranks=8)); "
+        "print(outcome.error, outcome.allocated > 0, 'composer.algorithms' in sys.modules)"
+    )
+    _, environment = planning_process('fsdp2', (), find_device('h100-80gb'), 8, changes=False)
+    clipping = 'algorithms.gradient_clipping={clipping_type: norm, clipping_threshold: 1.0}'
+    for overrides, imported in (((), False), ((clipping,), True)):
+        command = [sys.executable, '-c', code, *overrides]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert ran.stdout.splitlines()[-1] == f' True {imported}', ran.stdout + ran.stderr

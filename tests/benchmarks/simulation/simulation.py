@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,8 @@ _65B = (
     'parallelism_config.fsdp2.activation_checkpointing=true',
 )
 _MOST_ROUNDS = 3
+#: The project's own budget of its FSDP2 config on 8 ranks.
+_CHECK = ('-m', 'composer_memprof', 'check', '--budget', 'tests/budget/memory_budget.yaml', '--name', 'fsdp2')
 
 
 def simulation(rounds: int, report: Report) -> None:
@@ -37,6 +40,8 @@ def simulation(rounds: int, report: Report) -> None:
     for number, goal in ((8, 1.5), (8192, 3.0)):
         ratio = statistics.median(plan / one for plan, one in zip(plans[number], imports, strict=True))
         report(f'plan of 1.0 B under FSDP2 on {number} ranks against import composer', ratio, goal)
+    checks = [_cpu_seconds(*_CHECK) / _cpu_seconds('-c', 'import composer') for _ in range(min(rounds, _MOST_ROUNDS))]
+    report('check of the FSDP2 config on 8 ranks against import composer, CPU time', statistics.median(checks), 1.5)
     steps = [_step('simulated') / _step('fake') for _ in range(min(rounds, _MOST_ROUNDS))]
     report("a simulated FSDP2 step against torch's FSDPMemTracker on fake tensors", statistics.median(steps), 0.5)
     timed = [_step('timed') / _step('simulated') for _ in range(min(rounds, _MOST_ROUNDS))]
@@ -67,3 +72,12 @@ def _seconds_to_import() -> float:
     began = time.perf_counter()
     subprocess.run([sys.executable, '-c', 'import composer'], check=True)
     return time.perf_counter() - began
+
+
+def _cpu_seconds(*arguments: str) -> float:
+    """Of Python with these arguments, and of the processes that it starts: user and system together."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = subprocess.run([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert ran.returncode == 0, f'{arguments} ended with code {ran.returncode}'
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
