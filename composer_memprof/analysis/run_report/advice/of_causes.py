@@ -17,6 +17,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     DeviceLeak,
     HostFull,
     HostLeak,
+    HostLeft,
     LeftWhole,
     Slowing,
     Straggler,
@@ -96,10 +97,29 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
         )
     if isinstance(cause, DeviceLeak):
         return _against_leak(cause)
+    if isinstance(cause, HostLeft):
+        return Advice(
+            f'Stop keeping what {cause.line} allocates from batch to batch.',
+            f'Each batch leaves {human_bytes(cause.per_batch)} of it on rank {cause.rank}, in the {cause.batches} batches of '
+            "the window. The page of memray's leaks shows what called it.",
+            code=code.NEWEST,
+        )
     return _less_on_the_host(cause)
 
 
 def _less_on_the_host(cause: HostLeak | HostFull) -> Advice:
+    line = cause.line if isinstance(cause, HostLeak) else ''
+    if cause.kept_by or line:
+        if line:
+            what = f'what {line} allocates{f" in {cause.kept_by}" if cause.kept_by else ""}'
+        else:
+            what = f'what batches put into {cause.kept_by}'
+        more = '' if line else ' Memray names the lines that allocate it, in a window of many batches.'
+        return Advice(
+            f'Stop keeping {what}.',
+            f'Keep a number, the newest few, or write the rest to a file.{more}',
+            code=code.NEWEST,
+        )
     if cause.suspect is None:
         assert isinstance(cause, HostFull)
         if cause.grew and cause.phase == CHECKPOINT:

@@ -213,6 +213,8 @@ class HostLeak:
         suspect (Suspect): the process that grows.
         ranks (int): how many ranks grow.
         limit (int, optional): bytes at which the job is killed.
+        kept_by (str): the container that gets longer meanwhile, and what keeps it, in words; ``''`` if none was found.
+        line (str): that allocates what is left; ``''`` if no recording has seen it.
     """
 
     kind: ClassVar[str] = 'host_leak'
@@ -221,6 +223,33 @@ class HostLeak:
     suspect: Suspect
     ranks: int
     limit: Optional[int]
+    kept_by: str = ''
+    line: str = ''
+
+
+@dataclass(frozen=True)
+class HostLeft:
+    """A line has left host memory again and again within a window of memray.
+
+    Args:
+        rank (int): the rank on which it leaves most with each batch.
+        cost (float): 1, or less if it would take very long to fill the memory.
+        line (str): that allocates.
+        left (int): bytes that it has left at the end of the window.
+        batches (int): of the window.
+    """
+
+    kind: ClassVar[str] = 'host_left'
+    rank: int
+    cost: float
+    line: str
+    left: int
+    batches: int
+
+    @property
+    def per_batch(self) -> float:
+        """Bytes that it leaves with each batch."""
+        return self.left / self.batches
 
 
 #: Causes that take time.
@@ -242,6 +271,7 @@ class HostFull:
         phase (str): in which the training process took most of that; ``''`` if another process did.
         more (int): bytes that it took more.
         short (bool): True if the run was too short to tell a leak from a peak.
+        kept_by (str): the container that got longer meanwhile, and what keeps it, in words; ``''`` if none was found.
     """
 
     kind: ClassVar[str] = 'host_full'
@@ -255,6 +285,7 @@ class HostFull:
     phase: str
     more: int
     short: bool
+    kept_by: str = ''
 
     @property
     def grew(self) -> bool:
@@ -263,7 +294,18 @@ class HostFull:
 
 
 Cause = Union[
-    Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, DeviceLeak, LeftWhole, HostLeak, HostFull, RanOut
+    Waiting,
+    TimeTaken,
+    Slowing,
+    Collecting,
+    Compiling,
+    Straggler,
+    DeviceLeak,
+    LeftWhole,
+    HostLeak,
+    HostLeft,
+    HostFull,
+    RanOut,
 ]
 
 

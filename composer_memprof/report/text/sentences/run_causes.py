@@ -11,6 +11,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Compiling,
     DeviceLeak,
     HostFull,
+    HostLeft,
     LeftWhole,
     Slowing,
     Straggler,
@@ -67,9 +68,16 @@ def cause_sentence(cause: Cause, report: RunReport) -> str:
         )
     if isinstance(cause, HostFull):
         return _host_full(cause)
+    if isinstance(cause, HostLeft):
+        return (
+            f'Host memory leaks{rank}: {human_bytes(cause.left)} that {cause.line} has allocated in {cause.batches} batches '
+            f'are not freed, {human_bytes(cause.per_batch)} a batch.'
+        )
     growth = cause.suspect.growth
+    allocates = f': what {cause.line} allocates is kept' if cause.line else ': what each batch adds is kept'
+    kept = f'{allocates}{f" by {cause.kept_by}" if cause.kept_by else ""}' if cause.kept_by or cause.line else ''
     more = f' It is the fastest of {cause.ranks} ranks that grow.' if cause.ranks > 1 else ''
-    return f'Host memory grows{rank}, in {cause.suspect.name}, by {human_bytes(growth.per_batch)} a batch.{more}'
+    return f'Host memory grows{rank}, in {cause.suspect.name}, by {human_bytes(growth.per_batch)} a batch{kept}.{more}'
 
 
 def on_rank(rank: int, report: RunReport) -> str:
@@ -129,8 +137,10 @@ def _host_full(cause: HostFull) -> str:
         f'Rank {cause.rank} was killed when host memory was full: the job used {human_bytes(cause.used)} of the '
         f'{human_bytes(cause.limit)} at which it is killed'
     )
+    kept = f': what each batch adds is kept by {cause.kept_by}' if cause.kept_by else ''
     if cause.suspect is not None:
-        return f'{text}. It grows in {cause.suspect.name}, by {human_bytes(cause.suspect.growth.per_batch)} a batch.'
+        by = human_bytes(cause.suspect.growth.per_batch)
+        return f'{text}. It grows in {cause.suspect.name}, by {by} a batch{kept}.'
     text += f', {human_bytes(cause.processes)} of that by this rank and its children'
     if not cause.grew:
         return f'{text}. None of them grows steadily.'
