@@ -16,6 +16,7 @@ from tests.problems import (
     kept_on_purpose,
     killed,
     on_gpu,
+    on_gpu_in_loop,
     on_host,
     on_ranks,
     parts,
@@ -33,6 +34,7 @@ PROBLEMS: dict[str, Problem] = {
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
     **on_gpu.PROBLEMS,
+    **on_gpu_in_loop.PROBLEMS,
     **parts.PROBLEMS,
     **on_ranks.PROBLEMS,
 }
@@ -42,6 +44,7 @@ HEALTHY: dict[str, Callable[[], None]] = {
     **in_own_loop.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,
+    **on_gpu_in_loop.HEALTHY,
     **parts.HEALTHY,
     **on_ranks.HEALTHY,
 }
