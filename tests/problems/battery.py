@@ -16,11 +16,11 @@ from tests.problems import (
     kept_on_purpose,
     killed,
     on_gpu,
-    on_gpu_in_loop,
     on_host,
     on_ranks,
     parts,
     slow,
+    slow_parts_of_composer,
 )
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
@@ -30,21 +30,21 @@ PROBLEMS: dict[str, Problem] = {
     **kept.PROBLEMS,
     **kept_in_containers.PROBLEMS,
     **slow.PROBLEMS,
+    **slow_parts_of_composer.PROBLEMS,
     **in_own_loop.PROBLEMS,
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
     **on_gpu.PROBLEMS,
-    **on_gpu_in_loop.PROBLEMS,
     **parts.PROBLEMS,
     **on_ranks.PROBLEMS,
 }
 HEALTHY: dict[str, Callable[[], None]] = {
     **kept_on_purpose.HEALTHY,
     **slow.HEALTHY,
+    **slow_parts_of_composer.HEALTHY,
     **in_own_loop.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,
-    **on_gpu_in_loop.HEALTHY,
     **parts.HEALTHY,
     **on_ranks.HEALTHY,
 }

@@ -161,6 +161,7 @@ class StepTimesFile:
     clock: str = ''
     loader_starts: LoaderStarts = field(default_factory=LoaderStarts)
     quarters: list[dict[str, float]] = field(default_factory=list)
+    microbatches: float = 0.0
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ COPY_ON_HOST = 'model.{}.to("cpu")  # and in the update: average.lerp_(weight.de
 ON_HOST = 'state = {name: value.cpu() for name, value in model.state_dict().items()}'
 SHARDED_CHECKPOINTS = "Trainer(…, parallelism_config={'fsdp': {'state_dict_type': 'sharded'}})"
 UNITS = 'for block in model.blocks:\n    block._fsdp_wrap = True  # or fully_shard(block), before fully_shard(model)'
+DRAWN_AT_ONCE = 'def __iter__(self):\n    return iter(torch.randperm(len(self.data)).tolist())'
 WORKERS = 'DataLoader(…, num_workers=4, prefetch_factor=2, persistent_workers=True)'
 SHARED_MEMORY = 'docker run --ipc=host …  # or --shm-size=16g'
 NO_WORKERS = 'DataLoader(…, num_workers=0)'

@@ -20,6 +20,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     HostLeft,
     LeftWhole,
     Slowing,
+    SmallMicrobatches,
     Straggler,
     TimeTaken,
     Waiting,
@@ -27,7 +28,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
 
@@ -38,6 +39,7 @@ _LESS_OF = {
     CHECKPOINT: 'Save checkpoints less often (save_interval).',
     REST: 'Do less in callbacks, loggers and metrics, or not in each batch.',
     CALLBACKS: 'Do less in callbacks, or not in each batch.',
+    ALGORITHMS: 'Do less in the algorithm, or apply it in fewer batches (its match), or to the data in the data set.',
     METRICS: 'Compute fewer metrics of the training (get_metrics with is_train=True), or only in evaluation.',
     LOSS: 'Compute the loss with a few operations on whole tensors: no loop over samples, no .item() in it.',
     STEP: 'Update whole parameters at once, without a Python loop over their parts, or use an optimizer of torch.',
@@ -57,7 +59,20 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
     if isinstance(cause, RAN_OUT):
         return against_running_out(cause, found)
     if isinstance(cause, Waiting):
+        if cause.sampler:
+            return Advice(
+                'Let the sampler draw the indices of an epoch at once, in place of one by one.',
+                f'It runs in the training process, whatever num_workers is. {_why_waiting(cause)}',
+                code=code.DRAWN_AT_ONCE,
+            )
         return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=code.WORKERS)
+    if isinstance(cause, SmallMicrobatches):
+        return Advice(
+            "Raise device_train_microbatch_size, or set it to 'auto': the largest that fits.",
+            f'A batch takes {cause.microbatches} forward and backward passes of {1000 * cause.seconds:.1f} ms, each of which '
+            'launches every kernel anew.',
+            code=code.AUTO_MICROBATCH,
+        )
     if isinstance(cause, Straggler):
         return _catch_up(cause)
     if isinstance(cause, LeftWhole):

@@ -35,6 +35,7 @@ class Waiting:
         batch (float): seconds of a typical batch.
         loader (LoaderSettings, optional): how it loads; None if that is not known.
         line (str): of the user's code in which it waits most; ``''`` if that is not known.
+        sampler (bool): True if most of it is the sampler's, which runs in the training's process.
     """
 
     kind: ClassVar[str] = 'waiting'
@@ -44,6 +45,27 @@ class Waiting:
     batch: float
     loader: Optional[LoaderSettings]
     line: str
+    sampler: bool = False
+
+
+@dataclass(frozen=True)
+class SmallMicrobatches:
+    """Batches are split into very many very small microbatches.
+
+    Args:
+        rank (int): the rank on which they take longest.
+        cost (float): the share of the time that they may cost.
+        microbatches (int): of a batch.
+        samples (float): of a microbatch.
+        seconds (float): of a microbatch's forward and backward.
+    """
+
+    kind: ClassVar[str] = 'small_microbatches'
+    rank: int
+    cost: float
+    microbatches: int
+    samples: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -54,7 +76,7 @@ class TimeTaken:
         rank (int): the rank on which it takes longest.
         cost (float): the share of the time.
         phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device. Within forward,
-            backward and optimizer: ``'callbacks'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
+            backward and optimizer: ``'callbacks'``, ``'algorithms'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
     """
@@ -253,7 +275,7 @@ class HostLeft:
 
 
 #: Causes that take time.
-SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler)
+SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, SmallMicrobatches)
 
 
 @dataclass(frozen=True)
@@ -300,6 +322,7 @@ Cause = Union[
     Collecting,
     Compiling,
     Straggler,
+    SmallMicrobatches,
     DeviceLeak,
     LeftWhole,
     HostLeak,

@@ -14,6 +14,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     HostLeft,
     LeftWhole,
     Slowing,
+    SmallMicrobatches,
     Straggler,
     TimeTaken,
     Waiting,
@@ -21,7 +22,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_out_of_memory import out_of_memory_sentence
@@ -41,6 +42,7 @@ _TAKERS = {
     CHECKPOINT: 'Saving checkpoints takes',
     REST: 'What runs between the phases, such as callbacks and loggers, takes',
     CALLBACKS: 'Callbacks take',
+    ALGORITHMS: 'Algorithms take',
     METRICS: 'Metrics of the training take',
     LOSS: 'The loss takes',
     STEP: "The optimizer's own Python code takes",
@@ -85,12 +87,15 @@ def on_rank(rank: int, report: RunReport) -> str:
     return f' on {report.labels.get(rank, f"rank {rank}")}' if len(report.ranks) > 1 else ''
 
 
-def _slow(cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Straggler, rank: str) -> str:
+def _slow(
+    cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Straggler | SmallMicrobatches, rank: str
+) -> str:
     share = f'{100 * cause.cost:.0f} % of the time{rank}'
     if isinstance(cause, Straggler):
         return _behind(cause)
     if isinstance(cause, Waiting):
         line = f', most in {cause.line}' if cause.line else ''
+        line = f', most in the sampler{f", {cause.line}" if cause.line else ""}' if cause.sampler else line
         return (
             f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}{line}: '
             f'{amount(cause.seconds, "seconds")} of a batch of {amount(cause.batch, "seconds")}.'
@@ -107,6 +112,11 @@ def _slow(cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Stragg
     if isinstance(cause, Collecting):
         count = count_of(cause.collections, 'full collection')
         return f"Python's garbage collector takes {share}: {amount(cause.seconds, 'seconds')}, in {count}."
+    if isinstance(cause, SmallMicrobatches):
+        return (
+            f'Microbatches are too small{rank}: each batch is split into {cause.microbatches} of '
+            f'{count_of(max(round(cause.samples), 1), "sample")}, which take {amount(cause.seconds, "seconds")} each.'
+        )
     again = cause.compiled
     return (
         f'torch.compile takes {share}: it compiled {again.function} {count_of(again.times, "more time")}, in '
