@@ -67,3 +67,12 @@ def test_a_recording_that_ends_early_has_one_search() -> None:
     assert watch.search(100 * MIB) is watch.search(108 * MIB) is watch.search(117 * MIB) is None
     assert watch.last_search(112 * MIB) is None
     assert watch.last_search(117 * MIB) is not None
+
+
+def test_references_to_what_was_there_before_are_no_growth() -> None:
+    large = [torch.zeros(MIB) for _ in range(20)]
+    holder, before = Holder(), lengths_of_containers()
+    assert before is not None
+    holder.rows = [large[0] for _ in range(100)]
+    holder.by_name = dict(enumerate(large))
+    assert growing_container(before, grown=20 * MIB) is None

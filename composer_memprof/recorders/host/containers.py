@@ -6,7 +6,7 @@ keeps the container, in a forked child.
 >>> class Logger:
 ...     history = []
 >>> before = lengths_of_containers()
->>> Logger.history += [b'x' * 1000 for _ in range(5000)]
+>>> Logger.history += [bytes(1000) for _ in range(5000)]
 >>> growing_container(before, grown=5_000_000).kept_by
 'Logger.history, a list of 5000'
 """
@@ -39,6 +39,8 @@ _MEASURED, _DEPTH = 32, 4
 _CANDIDATES = 40
 #: A container explains growth of which its new things are this share.
 _EXPLAINS = 0.3
+#: One whose things are larger than so many times the growth holds what was there before.
+_MOST_EXPLAINED = 2
 #: Bytes of growth after which the trend is asked again, and twice of which lie between the two looks.
 _STEP = 8 << 20
 _KINDS = frozenset({list, dict, set, deque})
@@ -81,7 +83,11 @@ def lengths_of_containers() -> Optional[Lengths]:
     """The lengths of all containers; None in a process of very many objects."""
     if sys.getallocatedblocks() > MOST_OBJECTS:
         return None
-    found = [(id(each), len(each)) for each in gc.get_objects() if type(each) in _KINDS and len(each) >= _FEWEST]
+    found = [
+        (id(each), length)
+        for each in gc.get_objects()
+        if type(each) in _SEARCHED and (length := length_of(each)) >= _FEWEST
+    ]
     table = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
     return Lengths(table[:, 0].copy(), table[:, 1].copy())
 
@@ -97,7 +103,7 @@ def growing_container(before: Lengths, grown: int) -> Optional[GrowingContainer]
     for number, count in _longer(before):
         container = next(each for each in gc.get_objects() if id(each) == number)
         size = _bytes_of_newest(container, count)
-        if size > most:
+        if most < size <= _MOST_EXPLAINED * grown:
             largest, most, more = number, size, count
         del container  # it would be found among what keeps it
     if most < _EXPLAINS * grown:
@@ -125,12 +131,15 @@ def _bytes_of_newest(container: Any, count: int) -> int:
         newest = list(itertools.islice(reversed(container), _MEASURED))
     else:
         newest = list(itertools.islice(container, _MEASURED))
-    return count * _mean_size(newest, _DEPTH)
+    return _whole_size(newest, count, _DEPTH)
 
 
-def _mean_size(things: Iterable[Any], depth: int) -> int:
-    sizes = [_size(each, depth) for each in itertools.islice(things, _MEASURED)]
-    return sum(sizes) // max(len(sizes), 1)
+def _whole_size(things: Iterable[Any], count: int, depth: int) -> int:
+    """The bytes of a container's ``count`` things, by some of them. Of one that is there several times, one takes memory."""
+    measured = list(itertools.islice(things, _MEASURED))
+    distinct = {id(each): each for each in measured}
+    size = sum(_size(each, depth) for each in distinct.values())
+    return size * count // len(measured) if measured and len(distinct) == len(measured) else size
 
 
 def _size(thing: Any, depth: int) -> int:
@@ -141,9 +150,9 @@ def _size(thing: Any, depth: int) -> int:
     if not depth or isinstance(thing, (type, str, bytes, int, float)):
         return own
     if isinstance(thing, (list, tuple, set, frozenset, deque)):
-        return own + len(thing) * _mean_size(thing, depth - 1)
+        return own + _whole_size(thing, len(thing), depth - 1)
     if isinstance(thing, dict):
-        return own + len(thing) * _mean_size(thing.values(), depth - 1)
+        return own + _whole_size(thing.values(), len(thing), depth - 1)
     if isinstance(thing, np.ndarray) and thing.base is not None:
         return own + int(thing.nbytes)
     return own + sum(_size(each, depth - 1) for each in itertools.islice(_attributes(thing), _MEASURED))

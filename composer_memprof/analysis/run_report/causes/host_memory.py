@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Optional
 
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, HostFull, HostLeak, HostLeft, leak_cost
@@ -24,7 +25,9 @@ _FEWEST_BATCHES, _OFTEN, _LEAST_LEFT, _OF_LEFT = 8, 0.5, 4 << 20, 0.3
 
 
 def host_full(
-    files: Mapping[int, HostSummary], killed: Sequence[int], growing: Mapping[int, GrowingFile]
+    files: Mapping[int, HostSummary],
+    killed: Sequence[int],
+    growing: Mapping[int, GrowingFile] = MappingProxyType({}),
 ) -> Iterator[HostFull]:
     """The rank that was killed with the memory of the host full, if one was.
 

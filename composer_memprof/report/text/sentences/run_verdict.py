@@ -152,8 +152,18 @@ def _changes(report: RunReport) -> Iterator[Sentence]:
             for each in [each for each in change.figures if each.group == group and _changed(each, change.unit)][:1]
         ]
         yield Sentence('change', text + (f' What changed most: {", ".join(parts)}.' if parts else ''))
+    for each in comparison.across:
+        yield Sentence(
+            'change',
+            f'{against}: {each.what} {amount(each.after, each.unit)} by {each.after_kind}, {amount(each.before, each.unit)} '
+            f'there by {each.before_kind}.',
+        )
     if not comparison.changes:
-        yield Sentence('change', f'{against}: the two runs have no figures of the same kind.')
+        yield Sentence(
+            'change',
+            f'{against}: the two runs have no figures of the same kind; it has those of {_joined(comparison.kinds_before)}, '
+            f'this one those of {_joined(comparison.kinds_after)}.',
+        )
     elif not changed:
         yield Sentence('change', f'{against}: no total changed.')
 
@@ -331,7 +341,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _joined(parts: Iterable[str]) -> str:
-    *some, last = parts
+    *some, last = list(parts) or ['no callback']
     return f'{", ".join(some)} and {last}' if some else last
 
 
