@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any, Optional
 
 from composer.core import State
@@ -15,7 +16,9 @@ from composer_memprof.artifacts.writing.child.fork import is_own_child
 from composer_memprof.callbacks.framework.options import COMPRESS, SharedParameters, takes_shared_parameters
 from composer_memprof.callbacks.framework.phases import PhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
-from composer_memprof.messages import human_bytes, must_be, warn
+from composer_memprof.callbacks.framework.run_names import run_name_of
+from composer_memprof.messages import errors_logged, human_bytes, must_be, warn
+from composer_memprof.recorders.host.containers import GrowingContainer, Search
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
 from composer_memprof.report.text.tables.files import write_json
 from composer_memprof.schedule.constant import ALWAYS
@@ -24,6 +27,13 @@ from composer_memprof.schedule.constant import ALWAYS
 _CHECK_GROWTH_EVERY_S = 10.0
 #: The share of the cgroup's limit from which a warning is due.
 _LIMIT_SHARE = 0.9
+
+
+def _found(search: Search) -> dict[str, Any]:
+    container = None
+    with errors_logged('the container that grows was not found'):
+        container = search()
+    return asdict(GrowingContainer() if container is None else container)
 
 
 @takes_shared_parameters(
@@ -101,6 +111,7 @@ class HostRSS(PhasedCallback):
         file, self._file = self._file, None
         assert recorder is not None and self._first is not None
         self._check_growth(recorder, state)
+        self._search(recorder, state, is_last=True)
         recorder.stop()
         assert recorder.summary is not None
         document = {**self._stage_head(state).as_dict(), **recorder.summary.as_dict()}
@@ -135,9 +146,19 @@ class HostRSS(PhasedCallback):
             if recorder.error is not None:
                 raise recorder.error
             self._log(recorder, logger)
+            self._search(recorder, state)
             if time.monotonic() - self._growth_checked > _CHECK_GROWTH_EVERY_S:
                 self._check_growth(recorder, state)
         super().batch_end(state, logger)
+
+    def _search(self, recorder: HostMemoryRecorder, state: State, *, is_last: bool = False) -> None:
+        """Let a child look for the container that gets longer as the process grows."""
+        search = recorder.search_for_container(is_last=is_last)
+        if search is None:
+            return
+        head = self._stage_head(state).as_dict()
+        part = Part(f'{self.kind}.growing', '.growing.json', lambda path: write_json({**head, **_found(search)}, path))
+        self.store.save([part], Stamp(run_name_of(state), state.timestamp))
 
     # -- what is logged and warned of ---------------------------------------------------------------------------------
 

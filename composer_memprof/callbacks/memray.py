@@ -94,9 +94,10 @@ class Memray(ProfilingCallback):
         self._recorder: Optional[MemrayRecorder] = None
         self._file: Optional[GrowingFile] = None
         self._incomplete: list[tuple[ChildFile, Stamp]] = []
+        self._begun_at = 0
 
     def _start(self, state: State, stamp: Stamp) -> None:
-        del state  # unused
+        self._begun_at = state.timestamp.batch.value
         self._file = self.store.grow(f'{self.kind}.open', f'{self._stem}.open.bin', stamp)
         self._recorder = MemrayRecorder(self._file.path, **self._arguments)
         self._recorder.start()
@@ -113,12 +114,12 @@ class Memray(ProfilingCallback):
         complete = [child for child in children if child.is_complete()]
         parts = [
             Part(self.kind, self.output.naming.suffix, file.link_to, self.output.compress),
-            *self._report_parts(file.path, self._head(state)),
+            *self._report_parts(file.path, self._head(state), state.timestamp.batch.value - self._begun_at),
             *map(self._child_part, complete),
         ]
         self.store.save(parts, stamp, on_saved=lambda paths: self._saved(paths, file, complete))
 
-    def _report_parts(self, capture: Path, head: WindowHead) -> list[Part]:
+    def _report_parts(self, capture: Path, head: WindowHead, batches: int) -> list[Part]:
         parts = []
         if self._reports['statistics']:
             read = functools.cache(lambda: read_statistics(capture))
@@ -126,7 +127,7 @@ class Memray(ProfilingCallback):
                 Part(
                     f'{self.kind}.statistics',
                     f'{self._stem}.json',
-                    lambda path: write_json({**head.as_dict(), **asdict(read())}, path),
+                    lambda path: write_json({**head.as_dict(), 'batches': batches, **asdict(read())}, path),
                 ),
                 Part(
                     f'{self.kind}.table',

@@ -20,6 +20,7 @@ from tests.problems import (
     on_ranks,
     parts,
     slow,
+    slow_parts_of_composer,
 )
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
@@ -29,6 +30,7 @@ PROBLEMS: dict[str, Problem] = {
     **kept.PROBLEMS,
     **kept_in_containers.PROBLEMS,
     **slow.PROBLEMS,
+    **slow_parts_of_composer.PROBLEMS,
     **in_own_loop.PROBLEMS,
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
@@ -39,6 +41,7 @@ PROBLEMS: dict[str, Problem] = {
 HEALTHY: dict[str, Callable[[], None]] = {
     **kept_on_purpose.HEALTHY,
     **slow.HEALTHY,
+    **slow_parts_of_composer.HEALTHY,
     **in_own_loop.HEALTHY,
     **on_host.HEALTHY,
     **on_gpu.HEALTHY,

@@ -1,7 +1,8 @@
-"""Problems of loops without Composer's Trainer, recorded with ``profile``."""
+"""Problems of loops without Composer's Trainer, recorded with ``profile``; some on a simulated GPU of 14.7 GiB."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from composer_memprof import MemorySnapshot, StepTimes, profile
+from tests.problems.on_gpu import GIB, GPT, apart
 from tests.problems.problem import Problem, line_of
 
 _ROWS = 256
@@ -93,10 +95,92 @@ def _trains_two_models() -> None:
     _steps([rows] * 20, lambda model: judge(rows).square().mean().backward())
 
 
+class WithAdapter(GPT):
+    """Only the adapter is trained, but nobody froze the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(4096, 16, 10_000)
+        self.adapter = nn.Linear(4096, 8)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(batch)
+        for block in self.blocks:
+            x = block(x)
+        return self.lm_head(x + self.adapter(x).mean(-1, keepdim=True))
+
+
+def _tokens(size: int, length: int = 1024) -> torch.Tensor:
+    return torch.zeros(size, length, dtype=torch.long, device='cuda')
+
+
+def _trains_on_gpu(
+    model: Callable[[], GPT],
+    after: Callable[[GPT, torch.Tensor], Any] = lambda model, loss: None,
+    of: Callable[[GPT], nn.Module] = lambda model: model,
+    size: int = 8,
+    length: int = 1024,
+    batches: int = 6,
+    autocast: bool = True,
+) -> None:
+    with torch.device('cuda'):
+        built = model()
+    optimizer = torch.optim.AdamW(of(built).parameters())
+    recording = profile(MemorySnapshot(on_oom=True), run_name='test-run', model=built, optimizers=[optimizer])
+    with contextlib.suppress(torch.OutOfMemoryError), recording as run:
+        for _ in range(batches):
+            rows = _tokens(size, length)
+            with torch.autocast('cuda', torch.float16, enabled=autocast):
+                loss = built.loss(built(rows), rows)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            run.step(samples=size)
+            after(built, loss)
+
+
+def _evaluates_unmarked(model: GPT, loss: torch.Tensor) -> None:
+    """Nothing marks it as an evaluation, and nothing switches gradients off."""
+    model.eval()
+    with torch.autocast('cuda', torch.float16):
+        rows = _tokens(64)
+        model.loss(model(rows), rows).item()
+    model.train()
+
+
+RUNS: dict[str, Callable[[], None]] = {
+    'a backbone that nobody froze': lambda: _trains_on_gpu(
+        lambda: WithAdapter().to(torch.bfloat16), of=lambda model: model.adapter, size=2, length=512, autocast=False
+    ),
+    'an evaluation with gradients that nothing marks': lambda: _trains_on_gpu(
+        lambda: GPT(layers=24), _evaluates_unmarked
+    ),
+    'autocast in a loop': lambda: _trains_on_gpu(lambda: GPT(layers=24), size=64),
+    'healthy autocast in a loop': lambda: _trains_on_gpu(GPT),
+}
+_ON_GPU: dict[str, Problem] = {
+    name: Problem(apart(name, 'in_own_loop'), ('Memory ran out', *says), change, size)
+    for name, says, change, size in (
+        (
+            'a backbone that nobody froze',
+            ("the model's own state", 'gradients of blocks.*', 'which no optimizer uses'),
+            'Freeze blocks.*',
+            6.2 * GIB,
+        ),
+        (
+            'an evaluation with gradients that nothing marks',
+            ('in evaluation, which records a graph for backward',),
+            'torch.no_grad()',
+            0,
+        ),
+        ('autocast in a loop', ('the activations of blocks.*', line_of(GPT.forward, 'block(x)')), 'Checkpoint', 0),
+    )
+}
+
 #: The hidden layer, the inputs and the targets.
 _KEPT = 4 * _ROWS * (1024 + 64 + 1)
 
 PROBLEMS: dict[str, Problem] = {
+    **_ON_GPU,
     'a sum of losses': Problem(
         _sums_losses,
         ('leak', line_of(Net.forward, 'relu'), 'total', 'with its graph'),
@@ -120,4 +204,7 @@ PROBLEMS: dict[str, Problem] = {
         'Do less in the loop',
     ),
 }
-HEALTHY: dict[str, Callable[[], None]] = {'a loop of two models': _trains_two_models}
+HEALTHY: dict[str, Callable[[], None]] = {
+    'a loop of two models': _trains_two_models,
+    'healthy autocast in a loop': apart('healthy autocast in a loop', 'in_own_loop'),
+}

@@ -45,6 +45,16 @@ class KeepsLastFifty(KeepsLastTwo):
         self.newest = collections.deque(maxlen=50)
 
 
+class KeepsNewest(Callback):
+    """Keeps what the last ten batches returned, in a list that it cuts."""
+
+    def __init__(self) -> None:
+        self.newest: list[torch.Tensor] = []
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.newest = [*self.newest, torch.ones(MIB // 4)][-10:]
+
+
 class FillsLazily(KeepsRarely):
     """Makes three tensors when they are needed first, and no more."""
 
@@ -98,6 +108,9 @@ HEALTHY: dict[str, Callable[[], None]] = {
     'the newest result kept': of_snapshot(KeepsLast, train_dataloader=lambda: loader(8, batch_size=7)),
     'the last two results kept': of_snapshot(Regression, KeepsLastTwo),
     'the last fifty results kept': of_snapshot(Regression, KeepsLastFifty),
+    'the newest results in a list that is cut': lambda: train(
+        MemorySnapshot(), HostRSS(interval=0.02), KeepsNewest(), batches=60
+    ),
     'a replay buffer that fills up': of_snapshot(Regression, FillsReplay),
     'a cache of a function that fills up': of_snapshot(lambda: UsesTables(entries=50)),
     'a queue that fills up': of_snapshot(Regression, lambda: Sends(50)),

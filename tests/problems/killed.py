@@ -112,8 +112,8 @@ def _apart(call: str, status: int = -signal.SIGKILL) -> Callable[[], None]:
 PROBLEMS: dict[str, Problem] = {
     'killed when host memory was full': Problem(
         _apart('trains(1)'),
-        ('Rank 0 was killed when host memory was full', "'forward'"),
-        'Look in the training process',
+        ('Rank 0 was killed when host memory was full', "'forward'", 'LeaksUntilKilled.kept'),
+        'Stop keeping what batches put into LeaksUntilKilled.kept',
         MIB,
     ),
     'killed after few batches': Problem(

@@ -7,7 +7,12 @@ import copy
 import torch
 from torch import nn
 
-from composer_memprof.recorders.allocations.model_parts import copies_in, hidden_modules, without_gradient
+from composer_memprof.recorders.allocations.model_parts import (
+    copies_in,
+    hidden_modules,
+    unused_gradients,
+    without_gradient,
+)
 
 
 class Student(nn.Module):
@@ -54,3 +59,22 @@ def test_a_module_that_hides_from_the_parameters_is_found_by_its_attribute() -> 
     optimizer = _optimizer(model)
     assert [name for name, _ in hidden_modules(model)][:2] == ['teacher', 'teacher.body']
     assert list(without_gradient(model, [optimizer])) == ['teacher']
+
+
+def test_frozen_layers_that_are_alike_are_no_copies_of_each_other() -> None:
+    model = nn.Module()
+    model.blocks = nn.ModuleList([Student() for _ in range(3)]).requires_grad_(False)
+    model.adapter = nn.Linear(4, 2)
+    assert copies_in(model, [_optimizer(model)]) == {}
+
+
+def test_gradients_that_no_optimizer_has_are_found_by_part() -> None:
+    model = nn.Module()
+    model.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+    model.adapter = nn.Linear(4, 4)
+    x = torch.ones(1, 4)
+    model.adapter(model.blocks[1](model.blocks[0](x))).sum().backward()
+    of_adapter = torch.optim.SGD(model.adapter.parameters(), 0.1)
+    assert unused_gradients(model, [of_adapter]) == {'blocks.0': 80, 'blocks.1': 80}
+    assert unused_gradients(model, [torch.optim.SGD(model.parameters(), 0.1)]) == {}
+    assert unused_gradients(model, []) == {}

@@ -113,6 +113,7 @@ class SnapshotReport:
         evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
         whole (dict[str, int]): bytes of parameters that FSDP left whole, by module, largest first.
         beside (dict[str, int]): bytes of tensors from before that are no part of the model, by what keeps them, largest first.
+        unused_gradients (dict[str, int]): bytes of gradients that no optimizer uses, by module.
         copies (dict[str, int]): bytes of the model's parts that are copies of the rest and are not trained, by module.
     """
 
@@ -131,6 +132,7 @@ class SnapshotReport:
     whole: dict[str, int] = field(default_factory=dict)
     beside: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
+    unused_gradients: dict[str, int] = field(default_factory=dict)
 
     @property
     def largest_device(self) -> Optional[DeviceReport]:
@@ -175,6 +177,7 @@ def report_on(snapshot: Snapshot, span: Optional[TimeSpan] = None) -> SnapshotRe
         whole=snapshot.whole,
         beside=snapshot.beside,
         copies=snapshot.copies,
+        unused_gradients=snapshot.unused_gradients,
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from composer_memprof.analysis.run_report.across_kinds import Across, RunFigures, across_kinds
 from composer_memprof.analysis.run_report.differences import Difference, RankTable
 from composer_memprof.analysis.run_report.figures import CATEGORY, TOTAL
 
@@ -39,17 +39,24 @@ class Comparison:
     Args:
         before (str): name of the first run.
         changes (list[Change]): of each kind that both have, memory first.
+        across (list[Across]): what files of different kinds say of both.
+        kinds_before (list[str]): of the first run's files with figures.
+        kinds_after (list[str]): of the second one's.
     """
 
     before: str
     changes: list[Change]
+    across: list[Across] = field(default_factory=list)
+    kinds_before: list[str] = field(default_factory=list)
+    kinds_after: list[str] = field(default_factory=list)
 
 
-def compared(name: str, before: Sequence[RankTable], after: Sequence[RankTable]) -> Comparison:
+def compared(name: str, before: RunFigures, after: RunFigures) -> Comparison:
     """The second run's figures beside those of the first one, which has this name."""
-    first = {table.kind: table for table in before}
-    found = [_change(first[table.kind], table) for table in after if table.kind in first]
-    return Comparison(name, [change for change in found if change.figures])
+    first = {table.kind: table for table in before.tables}
+    found = [_change(first[table.kind], table) for table in after.tables if table.kind in first]
+    changes = [change for change in found if change.figures]
+    return Comparison(name, changes, across_kinds(before, after), before.kinds, after.kinds)
 
 
 def _change(before: RankTable, after: RankTable) -> Change:

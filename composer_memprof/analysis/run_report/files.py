@@ -29,6 +29,7 @@ _NAMES = {
     'fsdp_mem_tracker.summary': re.compile(r'^fsdp_mem_rank_.*\.summary\.json$'),
     'fsdp_mem_tracker.json': re.compile(r'^fsdp_mem_rank_.*\.json$'),
     'saved_tensors_hook': re.compile(r'\.saved_tensors(\.\w+)*\.json$'),
+    'host_rss.growing': re.compile(r'\.host_rss(\.\w+)*\.growing\.json$'),
     'host_rss.summary': re.compile(r'\.host_rss(\.\w+)*\.summary\.json$'),
     'host_rss': re.compile(r'\.host_rss(\.\w+)*\.jsonl$'),
     'step_times.summary': re.compile(r'\.step_times(\.\w+)*\.summary\.json$'),

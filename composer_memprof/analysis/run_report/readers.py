@@ -94,21 +94,33 @@ class FlopsFile:
 
 @dataclass(frozen=True)
 class MemrayPlace:
-    """A line in Memray's statistics, with the bytes that it had allocated at the peak."""
+    """A line in Memray's statistics, with the bytes that it had allocated at the peak, or has left at the end."""
 
     function: str
     file: str
     line: int
     bytes: int
+    allocations: int = 0
 
 
 @dataclass(frozen=True)
 class MemrayFile:
-    """Memray's statistics."""
+    """Memray's statistics. ``batches`` of training ended within the window; 0 if that is not known."""
 
     peak_bytes: int
     left_bytes: int
     at_peak: list[MemrayPlace]
+    left: list[MemrayPlace] = field(default_factory=list)
+    batches: int = 0
+
+
+@dataclass(frozen=True)
+class GrowingFile:
+    """The container that HostRSS found to get longer as the process grows; ``kept_by`` is ``''`` if it found none."""
+
+    kept_by: str
+    more: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,7 @@ class StepTimesFile:
     clock: str = ''
     loader_starts: LoaderStarts = field(default_factory=LoaderStarts)
     quarters: list[dict[str, float]] = field(default_factory=list)
+    microbatches: float = 0.0
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -244,6 +257,7 @@ KINDS = {
     'saved_tensors_hook': Kind('saved_tensors_hook', 'bytes', _json(SavedTensorsFile), _of_saved_tensors),
     'host_rss.summary': Kind('host_rss', 'bytes', read_host_summary, _of_host),
     'host_rss': Kind('host_rss', 'bytes', read_host_file, _of_host),
+    'host_rss.growing': Kind('host_rss.growing', 'bytes', _json(GrowingFile), lambda file: {}),
     'step_times.summary': Kind('step_times', 'seconds', _json(StepTimesFile), _of_step_times),
     'memray.statistics': Kind('memray', 'bytes', _json(MemrayFile), lambda file: {}),
     'flops': Kind('flops', 'flops', _json(FlopsFile), _of_flops),

@@ -11,6 +11,7 @@ from composer_memprof.analysis.memory.pictures.over_time import CategoriesOverTi
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport, report_on
 from composer_memprof.analysis.memory.summary import SnapshotSummary, summary_of
 from composer_memprof.analysis.run import RANK_AND_BATCH, Artifact
+from composer_memprof.analysis.run_report.across_kinds import RunFigures
 from composer_memprof.analysis.run_report.advice.kinds import Advice
 from composer_memprof.analysis.run_report.advice.of_memory import advice
 from composer_memprof.analysis.run_report.attempts import RunAttempt, run_attempts
@@ -143,7 +144,8 @@ def compared_paths(before: tuple[Path, str], after: tuple[Path, str]) -> RunRepo
 
 
 def _compared(name: str, before: RunReport, after: RunReport) -> RunReport:
-    return replace(after, comparison=compared(name, before.tables, after.tables), lead_before=before.lead)
+    first, second = (RunFigures(report.tables, report.contents.get('host_rss', {})) for report in (before, after))
+    return replace(after, comparison=compared(name, first, second), lead_before=before.lead)
 
 
 def _simulated_on(files: RunFiles, summaries: Mapping[int, SnapshotSummary]) -> set[str]:

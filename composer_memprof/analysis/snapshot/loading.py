@@ -124,6 +124,7 @@ def read_snapshot(snapshot: Any) -> Snapshot:
         whole=notes.whole,
         beside=notes.beside,
         copies=notes.copies,
+        unused_gradients=notes.unused_gradients,
         without_gradient=notes.without_gradient,
         settings=_settings(snapshot.get('allocator_settings')),
         annotations=annotations if len(annotations) else None,

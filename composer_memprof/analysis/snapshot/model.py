@@ -259,6 +259,7 @@ class Snapshot:
         whole (dict[str, int]): bytes of parameters that FSDP left whole, by module, largest first.
         beside (dict[str, int]): bytes of tensors from before that are no part of the model, by what keeps them, largest first.
         copies (dict[str, int]): bytes of the model's parts that are copies of the rest and are not trained, by module.
+        unused_gradients (dict[str, int]): bytes of gradients that no optimizer uses, by module.
         without_gradient (dict[str, int]): bytes of the modules whose activations are kept for a backward pass that never
             reaches them, by module.
     """
@@ -286,4 +287,5 @@ class Snapshot:
     whole: dict[str, int] = field(default_factory=dict)
     beside: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
+    unused_gradients: dict[str, int] = field(default_factory=dict)
     without_gradient: dict[str, int] = field(default_factory=dict)

@@ -69,6 +69,7 @@ class Notes:
     whole: dict[str, int]
     beside: dict[str, int]
     copies: dict[str, int]
+    unused_gradients: dict[str, int]
     without_gradient: dict[str, int]
 
 
@@ -113,6 +114,7 @@ def read_notes(snapshot: dict[str, Any], modules: Names) -> Notes:
         whole=part(lambda notes: _sizes_by_name(notes, 'whole')),
         beside=part(lambda notes: _sizes_by_name(notes, 'beside')),
         copies=part(lambda notes: _sizes_by_name(notes, 'copies')),
+        unused_gradients=part(lambda notes: _sizes_by_name(notes, 'unused_gradients')),
         without_gradient=part(lambda notes: _sizes_by_name(notes, 'without_gradient')),
         precision=part(lambda notes: text(notes, 'precision')),
         evaluation_graph=part(lambda notes: text(notes, 'evaluation_graph') if 'evaluation_graph' in notes else None),

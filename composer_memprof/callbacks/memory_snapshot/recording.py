@@ -21,7 +21,7 @@ from composer_memprof.recorders.allocations.allocator_history import AllocatorHi
 from composer_memprof.recorders.allocations.annotations import Annotations
 from composer_memprof.recorders.allocations.beside_model import blocks_beside_model, kept_beside_model
 from composer_memprof.recorders.allocations.left_blocks import left_by_batches
-from composer_memprof.recorders.allocations.model_parts import copies_in, without_gradient
+from composer_memprof.recorders.allocations.model_parts import copies_in, unused_gradients, without_gradient
 from composer_memprof.recorders.allocations.notes import Failure, SnapshotNotes, with_notes
 from composer_memprof.recorders.allocations.source_lines import source_lines
 from composer_memprof.recorders.allocations.standing_blocks import StandingBlocks
@@ -52,6 +52,7 @@ class SnapshotRecording:
     def __init__(self, source: KinetoRecorder | AllocatorHistory, follows_modules: bool, max_entries: int) -> None:
         self.source = source
         self.active = False
+        self._has_trained = False
         self._follows_modules = follows_modules
         self._max_entries = max_entries
         self._annotations = Annotations()
@@ -80,6 +81,7 @@ class SnapshotRecording:
 
     def mark(self, phase: str, state: State, batch: int) -> None:
         """``phase`` of ``batch`` starts now."""
+        self._has_trained = self._has_trained or (phase in FORWARDS and state.model.training)
         if self.active:
             self._annotations.mark(phase, batch)
             if phase in FORWARDS:
@@ -117,7 +119,7 @@ class SnapshotRecording:
         """A snapshot of a GPU's history so far; the recording continues."""
         assert isinstance(self.source, AllocatorHistory), 'the profiler must be stopped first'
         if failure is not None:
-            self._annotations.see_failed_allocation()
+            self._annotations.see_failed_allocation(evaluates=self._has_trained and not state.model.training)
         return self._annotated(self.source.take, allocator_history.notes_of_devices(), state, failure)
 
     def cancel(self) -> None:
@@ -155,7 +157,7 @@ class SnapshotRecording:
             tensors=annotations.tensors,
             modules=annotations.modules,
             max_entries=self._max_entries,
-            precision=state.precision.value,
+            precision=_precision(state),
             evaluation_graph=annotations.evaluation_graph,
             code=None if annotations.modules else code_of_modules(state.model),
             whole=list(whole_modules(state.model).items()) or None,
@@ -164,7 +166,8 @@ class SnapshotRecording:
             with errors_logged('the parts of the model that are not trained were not found'):
                 copies = list(copies_in(state.model, state.optimizers).items()) or None
                 untrained = list(without_gradient(state.model, state.optimizers).items()) or None
-                notes = replace(notes, copies=copies, without_gradient=untrained)
+                unused = list(unused_gradients(state.model, state.optimizers).items()) or None
+                notes = replace(notes, copies=copies, without_gradient=untrained, unused_gradients=unused)
         return functools.partial(_make_with_notes, make, notes.with_failure(failure), os.getpid())
 
 
@@ -173,6 +176,13 @@ def _tensors_held(state: State) -> Iterator[torch.Tensor]:
     for _, _, tensor in snapshot_annotations.tensors_of(state.model, state.optimizers):
         yield tensor
     yield from tensors_in((state.batch, state.outputs, state.loss))
+
+
+def _precision(state: State) -> str:
+    """In which the training computes; ``''`` if that is not known: a loop of one's own, or a model in another precision."""
+    halves = sum(each.numel() for each in state.model.parameters() if each.dtype != torch.float32)
+    whole = sum(each.numel() for each in state.model.parameters())
+    return '' if state.dataloader is None or 2 * halves > whole else str(state.precision.value)
 
 
 def _make_with_notes(make: Make, notes: SnapshotNotes, training: int) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from composer_memprof.recorders.modules.names import named_modules
 _TEACH = ('teacher', 'reference', 'ref_model', 'frozen')
 #: Parameters that a part has at least: one layer may be like another.
 _LEAST_PARAMETERS = 2
+#: Levels of names that tell the parts apart whose gradients are not used: ``blocks.0``.
+_DEPTH = 2
 
 
 def hidden_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -46,9 +48,28 @@ def copies_in(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> 
         if any(id(each) in trained and each.requires_grad for each in module.parameters()):
             continue
         shapes = _shapes(module)
-        if any(_shapes(other, without=module) == shapes for other in modules.values() if other is not module):
+        others = (other for other in modules.values() if other is not module and _is_trained(other, trained))
+        if any(_shapes(other, without=module) == shapes for other in others):
             found[name] = _bytes_of(module)
     return found
+
+
+def unused_gradients(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, int]:
+    """The bytes of gradients that no optimizer uses, by part of the model: somebody has forgotten to freeze it.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    >>> optimizer = torch.optim.SGD(model[1].parameters(), 0.1)
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> unused_gradients(model, [optimizer])
+    {'0': 24}
+    """
+    trained = _trained(optimizers)
+    found: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in trained and parameter.grad is not None:
+            part = '.'.join(name.split('.')[:-1][:_DEPTH])
+            found[part] = found.get(part, 0) + parameter.grad.nbytes
+    return found if trained else {}
 
 
 def without_gradient(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, int]:
@@ -73,6 +94,10 @@ def without_gradient(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
         if is_teacher:
             found[name] = _bytes_of(module)
     return found
+
+
+def _is_trained(module: nn.Module, trained: set[int]) -> bool:
+    return any(id(each) in trained for each in module.parameters())
 
 
 def _trained(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:

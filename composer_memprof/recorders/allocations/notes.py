@@ -71,6 +71,7 @@ class SnapshotNotes:
         whole (Sequence, optional): rows of (module, bytes), of parameters that FSDP left whole.
         beside (Sequence, optional): rows of (what keeps them, bytes), of tensors from before that are no part of the model.
         copies (Sequence, optional): rows of (module, bytes), of parts that are copies of the rest and are not trained.
+        unused_gradients (Sequence, optional): rows of (module, bytes), of gradients that no optimizer uses.
         without_gradient (Sequence, optional): rows of (module, bytes), of modules whose activations are kept for a backward that never reaches them.
         precision (str, optional): in which the training computes, such as ``amp_bf16``.
         evaluation_graph (str, optional): the first module of an evaluation that recorded a graph for backward; None if none did.
@@ -97,6 +98,7 @@ class SnapshotNotes:
     whole: Optional[Sequence[Sequence[Any]]] = None
     beside: Optional[Sequence[Sequence[Any]]] = None
     copies: Optional[Sequence[Sequence[Any]]] = None
+    unused_gradients: Optional[Sequence[Sequence[Any]]] = None
     without_gradient: Optional[Sequence[Sequence[Any]]] = None
     precision: Optional[str] = None
     evaluation_graph: Optional[str] = None

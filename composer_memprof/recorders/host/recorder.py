@@ -18,6 +18,7 @@ import psutil
 
 from composer_memprof.cgroup import Cgroup, CgroupMemory
 from composer_memprof.recorders.host.children import Children, GrowingProcess
+from composer_memprof.recorders.host.containers import GrowthWatch, Search
 from composer_memprof.recorders.host.processes import ProcessReader, machine_memory, process_details
 from composer_memprof.recorders.host.sampler import Sampler
 from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect, training_process
@@ -63,6 +64,7 @@ class HostMemoryRecorder:
         self._process = ProcessReader()
         self._children = Children(ignores)
         self._series = Series()
+        self._watch = GrowthWatch(self._clearly_grows)
         self._phase = START
         self._batch = batch
         self._last_rss = self._process.rss()
@@ -126,11 +128,23 @@ class HostMemoryRecorder:
         self._series.add(batch, self._last_rss)
         self._children.end_batch(batch)
 
+    def search_for_container(self, *, is_last: bool = False) -> Optional[Search]:
+        """A search for the container that gets longer as this process grows, for a child; None if none is due.
+
+        Args:
+            is_last (bool): the recording ends.
+        """
+        return self._watch.last_search(self._last_rss) if is_last else self._watch.search(self._last_rss)
+
     # -- results ------------------------------------------------------------------------------------------------
 
     def trend(self) -> Optional[Trend]:
         """The trend of this process, without its children; None while there are too few batches."""
         return self._series.trend()
+
+    def _clearly_grows(self) -> bool:
+        trend = self.trend()
+        return trend is not None and trend.clear
 
     def fastest_growing(self) -> Optional[GrowingProcess]:
         """The process that clearly grows, the fastest if several do; None if none does."""

@@ -15,6 +15,8 @@ VERSION = 1
 MOST_SAMPLES = 100
 #: The processes below the training process, for people.
 CHILDREN = 'its child processes'
+#: The training's own process, for people.
+TRAINING = 'the training process'
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def main_phase(charged: Mapping[str, int]) -> str:
 def training_process(charged: Mapping[str, int]) -> str:
     """The process without its children, for people, with the phase of ``charged`` (bytes by phase) that grew most."""
     phase = main_phase(charged)
-    return f'the training process, most of its new pages in phase {phase!r}' if phase else 'the training process'
+    return f'{TRAINING}, most of its new pages in phase {phase!r}' if phase else TRAINING
 
 
 @dataclass(frozen=True)

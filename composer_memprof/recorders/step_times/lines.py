@@ -21,7 +21,7 @@ from typing import Optional
 
 from composer_memprof.recorders.host.sampler import Sampler
 from composer_memprof.recorders.step_times.summary import REST
-from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import BACKWARD, DATALOADER, FORWARD, OPTIMIZER
 
 #: Seconds between two samples on average: each takes some twenty microseconds of the interpreter.
 _INTERVAL_S = 0.05
@@ -43,9 +43,15 @@ _BACKWARD = os.path.join('torch', 'autograd', '__init__.py')
 _METRIC, _OPTIMIZERS = os.path.join('torchmetrics', 'metric.py'), os.path.join('torch', 'optim') + os.sep
 #: Whose code runs within a phase that is training's own.
 CALLBACKS, METRICS, LOSS, STEP = 'callbacks', 'metrics', 'loss', 'step'
+#: Algorithms of Composer's, by the engine's function that runs them; the sampler, by the DataLoader's function that asks it.
+ALGORITHMS, SAMPLER = 'algorithms', 'sampler'
+_RUNS_ALGORITHMS, _ASKS_SAMPLER = '_run_algorithms', '_next_index'
+_DATALOADER = os.path.join('torch', 'utils', 'data', 'dataloader.py')
 #: In a loop without Composer's Trainer: its other code within such a phase; and training's own work between the phases.
 LOOP, OF_MODEL = 'loop', 'model'
 _OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
+#: What runs beside the loading of data in its phase.
+_BESIDE_LOADING = (ALGORITHMS, CALLBACKS, SAMPLER)
 
 
 class LineSampler:
@@ -74,7 +80,7 @@ class LineSampler:
 
     def found(self) -> dict[str, dict[str, float]]:
         """By phase the lines that take most of it, each with its share of the phase's samples; callbacks,
-        metrics, the loss and the optimizer's step are phases too.
+        algorithms, the sampler, metrics, the loss and the optimizer's step are phases too.
         """
         counts = [*self._counts.most_common(), *self._of_whom.most_common()]
         sums: collections.Counter[str] = collections.Counter()
@@ -87,7 +93,7 @@ class LineSampler:
         return found
 
     def shares(self) -> dict[str, float]:
-        """Of callbacks, metrics, the loss, the user's own optimizer and a loop's other code within training's phases, and
+        """Of callbacks, algorithms, the sampler, metrics, the loss, the user's own optimizer and a loop's other code within training's phases, and
         of training's own work between them: the share of all samples.
         """
         whole = sum(self._counts.values())
@@ -106,7 +112,8 @@ class LineSampler:
         if found not in self._counts and len(self._counts) >= _MOST_LINES:
             return
         self._counts[found] += 1
-        if phase in _OF_TRAINING and whose and whose != OF_MODEL:
+        is_within = phase in _OF_TRAINING or (phase == DATALOADER and whose in _BESIDE_LOADING)
+        if is_within and whose and whose != OF_MODEL:
             self._of_whom[whose, line] += 1
 
     def _line(self, frame: Optional[FrameType]) -> tuple[str, str]:
@@ -128,15 +135,17 @@ class LineSampler:
             if not line and self._is_own(filename):
                 line = f'{os.path.basename(filename)}:{frame.f_lineno} {frame.f_code.co_name}'
             elif line:
-                whose = whose or self._caller(filename)
+                whose = whose or self._caller(filename, frame.f_code.co_name)
                 runs_model = runs_model or filename.endswith(_MODULE)
             below = frame.f_code.co_name
             frame = frame.f_back
         return line, whose or (OF_MODEL if trains else LOOP if line else '')
 
-    def _caller(self, filename: str) -> str:
+    def _caller(self, filename: str, function: str) -> str:
         if filename.endswith(_ENGINE):
-            return CALLBACKS
+            return ALGORITHMS if function == _RUNS_ALGORITHMS else CALLBACKS
+        if filename.endswith(_DATALOADER):
+            return SAMPLER if function == _ASKS_SAMPLER else ''
         if filename.endswith(_METRIC):
             return METRICS
         return STEP if _OPTIMIZERS in filename else ''

@@ -98,6 +98,7 @@ class StepTimesSummary:
         batches_with (dict): how many batches an evaluation came after, and how many a checkpoint.
         quarters (list[dict]): of each quarter of the newest 65,536 batches, the medians of ``total``, ``data``, each phase, and
             ``size``, the tokens or samples of a batch; empty for fewer than 40 batches.
+        microbatches (float): forward passes of a batch, on average.
         version (int): of this format.
     """
 
@@ -110,6 +111,7 @@ class StepTimesSummary:
     slowest: list[SlowBatch]
     batches_with: dict[str, int]
     quarters: list[dict[str, float]]
+    microbatches: float = 0.0
     version: int = 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -128,6 +130,7 @@ class StepTimesTally:
         self._batches_with = {EVAL: 0, CHECKPOINT: 0}
         self._samples: Optional[int] = 0
         self._tokens: Optional[int] = 0
+        self._microbatches = 0
 
     def add(self, times: BatchTimes) -> None:
         """Take in the next batch."""
@@ -144,6 +147,7 @@ class StepTimesTally:
         heapq.heappush(self._slowest, (times.total, times.batch, row))
         if len(self._slowest) > _SLOWEST:
             heapq.heappop(self._slowest)
+        self._microbatches += len(times.forward)
         self._samples = _plus(self._samples, times.samples)
         self._tokens = _plus(self._tokens, times.tokens)
 
@@ -186,6 +190,7 @@ class StepTimesTally:
             slowest=[_slow_batch(*slow, medians) for slow in sorted(self._slowest, reverse=True)],
             batches_with=dict(self._batches_with),
             quarters=self._quarters(),
+            microbatches=self._microbatches / max(self.batches, 1),
         )
 
     def _quarters(self) -> list[dict[str, float]]:

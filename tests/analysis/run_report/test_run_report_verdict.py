@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from composer_memprof.analysis.run_report.report import report_on_paths
+from composer_memprof import FSDPMemTracker, HostRSS, MemorySnapshot, StepTimes
+from composer_memprof.analysis.run_report.report import compared_paths, report_on_paths
 from composer_memprof.analysis.snapshot.loading import SnapshotError
+from tests.conftest import train
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.run_reports import reported, said
 
@@ -110,3 +112,14 @@ def test_a_run_that_was_killed_is_said_to_be() -> None:
     assert said(reported(Path('more')))[0] == f'The files of all ranks {killed}'
     write_files(Path('more'), 1, {'host_rss': ('h1.jsonl', '')})
     assert said(reported(Path('more')))[0] == f'The files of ranks 0, 2 {killed}'
+
+
+def test_two_runs_of_different_callbacks_are_compared_by_what_both_have() -> None:
+    train(MemorySnapshot(), StepTimes(), batches=8)
+    Path('test-run').rename('before')
+    train(HostRSS(interval=0.005), FSDPMemTracker(), batches=8)
+    report = compared_paths((Path('before'), 'before'), (Path('test-run'), 'after'))
+    memory, time, kinds = said(report, 'change')
+    assert 'the peak of memory is' in memory and 'by fsdp_mem_tracker' in memory and 'by memory_snapshot' in memory
+    assert 'a batch takes' in time and 'ms by host_rss' in time and 'ms there by step_times' in time
+    assert 'those of memory_snapshot and step_times, this one those of fsdp_mem_tracker and host_rss' in kinds

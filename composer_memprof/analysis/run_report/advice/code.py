@@ -12,12 +12,14 @@ BF16 = "Trainer(…, precision='amp_bf16')"
 FLASH = 'y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)'
 EXPANDABLE = 'export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True'
 SMALL_EVALUATION = "Evaluator(label='eval', dataloader=eval_dataloader, device_eval_microbatch_size=8)"
-NO_GRAD = '@torch.no_grad()\ndef eval_forward(self, batch, outputs=None):\n    return self.forward(batch)'
+NO_GRAD = '@torch.no_grad()\ndef eval_forward(self, batch, outputs=None):\n    return self.forward(batch)  # in a loop: with torch.no_grad():'
 NO_GRAD_PART = 'with torch.no_grad():\n    y = self.{}(x)'
+FROZEN = 'model.{}.requires_grad_(False)  # before the first batch'
 COPY_ON_HOST = 'model.{}.to("cpu")  # and in the update: average.lerp_(weight.detach().cpu(), 0.001)'
 ON_HOST = 'state = {name: value.cpu() for name, value in model.state_dict().items()}'
 SHARDED_CHECKPOINTS = "Trainer(…, parallelism_config={'fsdp': {'state_dict_type': 'sharded'}})"
 UNITS = 'for block in model.blocks:\n    block._fsdp_wrap = True  # or fully_shard(block), before fully_shard(model)'
+DRAWN_AT_ONCE = 'def __iter__(self):\n    return iter(torch.randperm(len(self.data)).tolist())'
 WORKERS = 'DataLoader(…, num_workers=4, prefetch_factor=2, persistent_workers=True)'
 SHARED_MEMORY = 'docker run --ipc=host …  # or --shm-size=16g'
 NO_WORKERS = 'DataLoader(…, num_workers=0)'

@@ -17,8 +17,10 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     DeviceLeak,
     HostFull,
     HostLeak,
+    HostLeft,
     LeftWhole,
     Slowing,
+    SmallMicrobatches,
     Straggler,
     TimeTaken,
     Waiting,
@@ -26,7 +28,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
 
@@ -37,6 +39,7 @@ _LESS_OF = {
     CHECKPOINT: 'Save checkpoints less often (save_interval).',
     REST: 'Do less in callbacks, loggers and metrics, or not in each batch.',
     CALLBACKS: 'Do less in callbacks, or not in each batch.',
+    ALGORITHMS: 'Do less in the algorithm, or apply it in fewer batches (its match), or to the data in the data set.',
     METRICS: 'Compute fewer metrics of the training (get_metrics with is_train=True), or only in evaluation.',
     LOSS: 'Compute the loss with a few operations on whole tensors: no loop over samples, no .item() in it.',
     STEP: 'Update whole parameters at once, without a Python loop over their parts, or use an optimizer of torch.',
@@ -56,7 +59,20 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
     if isinstance(cause, RAN_OUT):
         return against_running_out(cause, found)
     if isinstance(cause, Waiting):
+        if cause.sampler:
+            return Advice(
+                'Let the sampler draw the indices of an epoch at once, in place of one by one.',
+                f'It runs in the training process, whatever num_workers is. {_why_waiting(cause)}',
+                code=code.DRAWN_AT_ONCE,
+            )
         return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=code.WORKERS)
+    if isinstance(cause, SmallMicrobatches):
+        return Advice(
+            "Raise device_train_microbatch_size, or set it to 'auto': the largest that fits.",
+            f'A batch takes {cause.microbatches} forward and backward passes of {1000 * cause.seconds:.1f} ms, each of which '
+            'launches every kernel anew.',
+            code=code.AUTO_MICROBATCH,
+        )
     if isinstance(cause, Straggler):
         return _catch_up(cause)
     if isinstance(cause, LeftWhole):
@@ -96,10 +112,29 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
         )
     if isinstance(cause, DeviceLeak):
         return _against_leak(cause)
+    if isinstance(cause, HostLeft):
+        return Advice(
+            f'Stop keeping what {cause.line} allocates from batch to batch.',
+            f'Each batch leaves {human_bytes(cause.per_batch)} of it on rank {cause.rank}, in the {cause.batches} batches of '
+            "the window. The page of memray's leaks shows what called it.",
+            code=code.NEWEST,
+        )
     return _less_on_the_host(cause)
 
 
 def _less_on_the_host(cause: HostLeak | HostFull) -> Advice:
+    line = cause.line if isinstance(cause, HostLeak) else ''
+    if cause.kept_by or line:
+        if line:
+            what = f'what {line} allocates{f" in {cause.kept_by}" if cause.kept_by else ""}'
+        else:
+            what = f'what batches put into {cause.kept_by}'
+        more = '' if line else ' Memray names the lines that allocate it, in a window of many batches.'
+        return Advice(
+            f'Stop keeping {what}.',
+            f'Keep a number, the newest few, or write the rest to a file.{more}',
+            code=code.NEWEST,
+        )
     if cause.suspect is None:
         assert isinstance(cause, HostFull)
         if cause.grew and cause.phase == CHECKPOINT:

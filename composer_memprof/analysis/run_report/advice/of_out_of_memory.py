@@ -14,7 +14,6 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
-    KeptInCopy,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -25,8 +24,8 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     ModelState,
     OutsideUse,
     RanOut,
-    UselessGraph,
 )
+from composer_memprof.analysis.run_report.causes.ran_out_parts import KeptInCopy, UnusedGradients, UselessGraph
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.vocabulary import CHECKPOINT_BLOCKS, SHARD
 
@@ -87,6 +86,14 @@ def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
             frees=cause.bytes,
             code=code.NO_GRAD_PART.format(cause.module.rpartition('.')[2]),
         )
+    if isinstance(cause, UnusedGradients):
+        first = next(iter(cause.modules)).partition('.*')[0]
+        return Advice(
+            f'Freeze {" and ".join(list(cause.modules)[:3])}, before training: no optimizer has their parameters.',
+            'Without requires_grad they get no gradients, and what comes before the first trained layer keeps no activations.',
+            frees=cause.bytes,
+            code=code.FROZEN.format(first or 'backbone'),
+        )
     if isinstance(cause, KeptInCopy):
         names = ' and '.join(cause.copies)
         return Advice(
@@ -121,7 +128,7 @@ def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
         )
     if isinstance(cause, EvaluationGraph):
         return Advice(
-            'Evaluate under torch.no_grad(): eval_forward, or a metric, enables gradients.',
+            'Evaluate under torch.no_grad(): gradients are enabled there, by eval_forward, a metric or the loop.',
             'An evaluation has no backward pass, so what is kept for one is of no use.',
             frees=cause.bytes,
             code=code.NO_GRAD,

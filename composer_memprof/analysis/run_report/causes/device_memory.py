@@ -12,7 +12,7 @@ from types import MappingProxyType
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary, GrowthSummary, SnapshotSummary
 from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
-from composer_memprof.recorders.host.summary import HostSeries, HostSummary
+from composer_memprof.recorders.host.summary import HostSummary
 from composer_memprof.vocabulary import AT_MOST
 
 #: A leak of fewer bytes in a recording, of which nothing was found that keeps it, may be what a loop holds for some batches.
@@ -37,15 +37,19 @@ def device_leaks(
         if device.growing
         and (leak := _device_leak(rank, summary, device)).cost >= LEAST
         and (leak.kept_by or leak.total >= _UNEXPLAINED)
-        and not (leak.on_host and rank in host and _has_stopped(leak.per_batch, host[rank].over_time))
+        and not (leak.on_host and rank in host and _has_stopped(leak.per_batch, host[rank]))
     ]
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
 
 
-def _has_stopped(per_batch: int, samples: HostSeries) -> bool:
-    """True if the process has not grown by that in the later half of the batches."""
+def _has_stopped(per_batch: int, file: HostSummary) -> bool:
+    """True if the process has not grown by that in the later half of the batches, or by its trend."""
+    samples = file.over_time
     if not samples.batch:
         return False
+    whole = per_batch * (samples.batch[-1] - samples.batch[0])
+    if file.growth is not None and whole >= 2 * _LEAST_SINCE and file.growth.high < _STOPPED * per_batch:
+        return True
     middle = bisect_left(samples.batch, (samples.batch[0] + samples.batch[-1]) // 2)
     expected = per_batch * (samples.batch[-1] - samples.batch[middle])
     return expected >= _LEAST_SINCE and samples.rss[-1] - samples.rss[middle] < _STOPPED * expected

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Optional
 
-from composer_memprof.analysis.run_report.causes.kinds import LEAST, HostFull, HostLeak, leak_cost
-from composer_memprof.recorders.host.summary import CHILDREN, HostSummary, main_phase, training_process
+from composer_memprof.analysis.run_report.causes.kinds import LEAST, HostFull, HostLeak, HostLeft, leak_cost
+from composer_memprof.analysis.run_report.readers import GrowingFile, MemrayFile, MemrayPlace
+from composer_memprof.recorders.host.summary import CHILDREN, TRAINING, HostSummary, main_phase, training_process
+from composer_memprof.vocabulary import AT_MOST
 
 #: From this share of the limit on, a sample may be the last one before the kernel kills.
 _FULL = 0.9
 #: Memory that fills within this many samples more may have been full between two of them.
 _AHEAD = 2
+#: The shortest window of memray that shows a leak, in batches; how often a line leaves something, for each of them; the bytes that
+#: it has left at least; and their share of all that is left, and of what HostRSS sees grow.
+_FEWEST_BATCHES, _OFTEN, _LEAST_LEFT, _OF_LEFT = 8, 0.5, 4 << 20, 0.3
 
 
-def host_full(files: Mapping[int, HostSummary], killed: Sequence[int]) -> Iterator[HostFull]:
-    """The rank that was killed with the memory of the host full, if one was."""
+def host_full(
+    files: Mapping[int, HostSummary],
+    killed: Sequence[int],
+    growing: Mapping[int, GrowingFile] = MappingProxyType({}),
+) -> Iterator[HostFull]:
+    """The rank that was killed with the memory of the host full, if one was.
+
+    Args:
+        files (Mapping): the recordings of host memory, by rank.
+        killed (Sequence[int]): ranks that were killed.
+        growing (Mapping): the containers that grow, by rank.
+    """
     for rank in killed:
         file = files.get(rank)
         if file is not None and file.limit and file.usage_peak and _soon(file) >= _FULL * file.limit:
             name, phase, more = _taker(file)
             short = file.growth is None
+            kept_by = growing[rank].kept_by if phase and rank in growing else ''
             yield HostFull(
-                rank, 1.0, file.usage_peak, file.limit, file.suspect, file.rss_peak, name, phase, more, short
+                rank, 1.0, file.usage_peak, file.limit, file.suspect, file.rss_peak, name, phase, more, short, kept_by
             )
             return
 
@@ -48,14 +70,70 @@ def _taker(file: HostSummary) -> tuple[str, str, int]:
     return training_process(file.charged), main_phase(file.charged), own
 
 
-def host_leaks(files: Mapping[int, HostSummary]) -> Iterator[HostLeak]:
-    """The fastest leak of all ranks."""
-    growing = {rank: file for rank, file in files.items() if file.suspect is not None}
-    rank = max(growing, key=lambda rank: growing[rank].suspect.growth.per_batch, default=None)  # type: ignore[union-attr]
+def host_leaks(
+    files: Mapping[int, HostSummary], containers: Mapping[int, GrowingFile], captures: Mapping[int, MemrayFile]
+) -> Iterator[HostLeak]:
+    """The fastest leak of all ranks.
+
+    Args:
+        files (Mapping): the recordings of host memory, by rank.
+        containers (Mapping): those that grow, by rank.
+        captures (Mapping): memray's statistics, by rank.
+    """
+    found = {rank: file for rank, file in files.items() if file.suspect is not None}
+    rank = max(found, key=lambda rank: found[rank].suspect.growth.per_batch, default=None)  # type: ignore[union-attr]
     if rank is None:
         return
-    file = growing[rank]
+    file = found[rank]
     assert file.suspect is not None
     cost = leak_cost(file.suspect.growth.per_batch, file.limit or file.rss_peak)
-    if cost >= LEAST:
-        yield HostLeak(rank, cost, file.suspect, len(growing), file.limit)
+    is_own = file.suspect.name.startswith(TRAINING)
+    kept_by = containers[rank].kept_by if is_own and rank in containers else ''
+    left = _left(captures[rank]) if is_own and rank in captures else None
+    if cost >= LEAST and not _fills_up(kept_by, file):
+        yield HostLeak(rank, cost, file.suspect, len(found), file.limit, kept_by, _line(left) if left else '')
+
+
+def _fills_up(kept_by: str, file: HostSummary) -> bool:
+    """True if a container with a limit grows, which has room for all that it holds at most."""
+    limit = re.search(rf'{AT_MOST}(\d+)', kept_by)
+    assert file.suspect is not None
+    return limit is not None and int(limit[1]) * file.suspect.growth.per_batch <= (file.limit or sys.maxsize)
+
+
+def host_left(captures: Mapping[int, MemrayFile], files: Mapping[int, HostSummary]) -> Iterator[HostLeft]:
+    """The line that has left most with each batch of a long window of memray, unless HostRSS saw that it does not grow.
+
+    Args:
+        captures (Mapping): memray's statistics, by rank.
+        files (Mapping): the recordings of host memory, by rank.
+    """
+    found = []
+    for rank, capture in captures.items():
+        left = _left(capture)
+        if left is None:
+            continue
+        cause = HostLeft(rank, 1.0, _line(left), left.bytes, capture.batches)
+        trend = files[rank].growth if rank in files else None
+        if trend is None or trend.high >= _OF_LEFT * cause.per_batch:
+            found.append(cause)
+    yield from sorted(found, key=lambda cause: -cause.per_batch)[:1]
+
+
+def _left(capture: MemrayFile) -> Optional[MemrayPlace]:
+    """The place of which the batches of a window have left most; None if no batch after batch has left much."""
+    if capture.batches < _FEWEST_BATCHES:
+        return None
+    for place in capture.left:
+        often = place.allocations >= _OFTEN * capture.batches
+        if often and place.bytes >= max(_LEAST_LEFT, _OF_LEFT * capture.left_bytes) and not _is_library(place.file):
+            return place
+    return None
+
+
+def _is_library(file: str) -> bool:
+    return any(f'{os.sep}{name}{os.sep}' in file for name in ('torch', 'composer', 'composer_memprof', 'memray'))
+
+
+def _line(place: MemrayPlace) -> str:
+    return f'{PurePath(place.file).name}:{place.line} {place.function}'

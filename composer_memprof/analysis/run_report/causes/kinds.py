@@ -35,6 +35,7 @@ class Waiting:
         batch (float): seconds of a typical batch.
         loader (LoaderSettings, optional): how it loads; None if that is not known.
         line (str): of the user's code in which it waits most; ``''`` if that is not known.
+        sampler (bool): True if most of it is the sampler's, which runs in the training's process.
     """
 
     kind: ClassVar[str] = 'waiting'
@@ -44,6 +45,27 @@ class Waiting:
     batch: float
     loader: Optional[LoaderSettings]
     line: str
+    sampler: bool = False
+
+
+@dataclass(frozen=True)
+class SmallMicrobatches:
+    """Batches are split into very many very small microbatches.
+
+    Args:
+        rank (int): the rank on which they take longest.
+        cost (float): the share of the time that they may cost.
+        microbatches (int): of a batch.
+        samples (float): of a microbatch.
+        seconds (float): of a microbatch's forward and backward.
+    """
+
+    kind: ClassVar[str] = 'small_microbatches'
+    rank: int
+    cost: float
+    microbatches: int
+    samples: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -54,7 +76,7 @@ class TimeTaken:
         rank (int): the rank on which it takes longest.
         cost (float): the share of the time.
         phase (str): ``'eval'``, ``'checkpoint'`` or ``'rest'``: callbacks, loggers, copies to the device. Within forward,
-            backward and optimizer: ``'callbacks'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
+            backward and optimizer: ``'callbacks'``, ``'algorithms'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
     """
@@ -213,6 +235,8 @@ class HostLeak:
         suspect (Suspect): the process that grows.
         ranks (int): how many ranks grow.
         limit (int, optional): bytes at which the job is killed.
+        kept_by (str): the container that gets longer meanwhile, and what keeps it, in words; ``''`` if none was found.
+        line (str): that allocates what is left; ``''`` if no recording has seen it.
     """
 
     kind: ClassVar[str] = 'host_leak'
@@ -221,10 +245,37 @@ class HostLeak:
     suspect: Suspect
     ranks: int
     limit: Optional[int]
+    kept_by: str = ''
+    line: str = ''
+
+
+@dataclass(frozen=True)
+class HostLeft:
+    """A line has left host memory again and again within a window of memray.
+
+    Args:
+        rank (int): the rank on which it leaves most with each batch.
+        cost (float): 1, or less if it would take very long to fill the memory.
+        line (str): that allocates.
+        left (int): bytes that it has left at the end of the window.
+        batches (int): of the window.
+    """
+
+    kind: ClassVar[str] = 'host_left'
+    rank: int
+    cost: float
+    line: str
+    left: int
+    batches: int
+
+    @property
+    def per_batch(self) -> float:
+        """Bytes that it leaves with each batch."""
+        return self.left / self.batches
 
 
 #: Causes that take time.
-SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler)
+SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, SmallMicrobatches)
 
 
 @dataclass(frozen=True)
@@ -242,6 +293,7 @@ class HostFull:
         phase (str): in which the training process took most of that; ``''`` if another process did.
         more (int): bytes that it took more.
         short (bool): True if the run was too short to tell a leak from a peak.
+        kept_by (str): the container that got longer meanwhile, and what keeps it, in words; ``''`` if none was found.
     """
 
     kind: ClassVar[str] = 'host_full'
@@ -255,6 +307,7 @@ class HostFull:
     phase: str
     more: int
     short: bool
+    kept_by: str = ''
 
     @property
     def grew(self) -> bool:
@@ -263,7 +316,19 @@ class HostFull:
 
 
 Cause = Union[
-    Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, DeviceLeak, LeftWhole, HostLeak, HostFull, RanOut
+    Waiting,
+    TimeTaken,
+    Slowing,
+    Collecting,
+    Compiling,
+    Straggler,
+    SmallMicrobatches,
+    DeviceLeak,
+    LeftWhole,
+    HostLeak,
+    HostLeft,
+    HostFull,
+    RanOut,
 ]
 
 

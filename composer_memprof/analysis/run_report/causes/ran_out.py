@@ -19,7 +19,6 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
-    KeptInCopy,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -30,8 +29,8 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     ModelState,
     OutsideUse,
     RanOut,
-    UselessGraph,
 )
+from composer_memprof.analysis.run_report.causes.ran_out_parts import KeptInCopy, UnusedGradients, UselessGraph
 from composer_memprof.analysis.snapshot.model import Frame
 from composer_memprof.vocabulary import (
     ACTIVATION,
@@ -51,7 +50,7 @@ from composer_memprof.vocabulary import (
 
 #: From these shares on each is a reason: of the device, of the reserved memory, of what is in use.
 _OUTSIDE, _IDLE, _STATE, _BESIDE, _MOST, _IN_FP32 = 0.25, 0.15, 0.6, 0.25, 0.4, 0.5
-#: A copy of the model is a reason from this share of what is in use on.
+#: A copy of the model, and gradients that nobody uses, are a reason from this share of what is in use on.
 _OF_COPIES = 0.15
 #: From these on: what saving a checkpoint takes; the largest piece that FSDP gathers.
 _OF_SAVING, _ONE_PIECE = 0.1, 0.25
@@ -122,6 +121,7 @@ class _Reasons:
             self._evaluation(),
             self._batch(),
             self._request(),
+            self._unused_gradients(),
             self._copies(),
             self._state(),
             beside,
@@ -204,6 +204,15 @@ class _Reasons:
                 return UselessGraph(self._rank, self._share(each.bytes), each.bytes, each.module, each.line.short())
         return None
 
+    def _unused_gradients(self) -> Optional[UnusedGradients]:
+        by_layer = sums_by_layer(self._report.unused_gradients.items())
+        modules = {name: int(size) for name, size in by_layer.items()}
+        total = sum(modules.values())
+        if self._share(total) < _OF_COPIES:
+            return None
+        state = sum(self._by_category.get(key, 0) for key in _STANDING)
+        return UnusedGradients(self._rank, self._share(total), total, modules, state)
+
     def _copies(self) -> Optional[KeptInCopy]:
         copies, state = self._report.copies, self._state()
         total = sum(copies.values())
@@ -222,7 +231,9 @@ class _Reasons:
         # Without events of its own forward, as in a loop, what an evaluation keeps for backward counts as temporary.
         kinds = (ACTIVATION, TEMPORARY)
         size, module = sum(self._by_category.get(kind, 0) for kind in kinds), self._report.evaluation_graph
-        if module is None or not self._is_in(EVAL) or self._share(size) < _MOST:
+        # One that nothing has marked as an evaluation is in no phase of training.
+        is_training = any(map(self._is_in, (FORWARD, BACKWARD, OPTIMIZER)))
+        if module is None or is_training or self._share(size) < _MOST:
             return None
         line = next(iter(_by_line(place for place in self._failed.holders if place.category in kinds)), '')
         return EvaluationGraph(self._rank, self._share(size), size, module, line)

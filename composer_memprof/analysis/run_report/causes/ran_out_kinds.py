@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Union
 
+from composer_memprof.analysis.run_report.causes.ran_out_parts import KeptInCopy, UnusedGradients, UselessGraph
+
 #: What keeps memory that no search has found.
 NOT_FOUND = 'what was not found, such as a variable of the script'
 
@@ -294,46 +296,6 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class UselessGraph:
-    """A part of the model that is not trained, such as a teacher, records a graph for backward.
-
-    Args:
-        rank (int): the rank that ran out first.
-        cost (float): the share of its activations.
-        bytes (int): of its activations.
-        module (str): its name.
-        line (str): that calls it.
-    """
-
-    kind: ClassVar[str] = 'useless_graph'
-    rank: int
-    cost: float
-    bytes: int
-    module: str
-    line: str
-
-
-@dataclass(frozen=True)
-class KeptInCopy:
-    """A copy of the model, such as an average of its weights, is a part of the model.
-
-    Args:
-        rank (int): the rank that ran out first.
-        cost (float): its share.
-        bytes (int): of all copies.
-        copies (dict[str, int]): bytes by the copy's name.
-        state (int): bytes of the model's own state, the copies included.
-    """
-
-    kind: ClassVar[str] = 'kept_in_copy'
-    rank: int
-    cost: float
-    bytes: int
-    copies: dict[str, int]
-    state: int
-
-
-@dataclass(frozen=True)
 class Activations:
     """The activations of a batch, of which no few tensors and no layers stand out.
 
@@ -368,6 +330,7 @@ RanOut = Union[
     Layers,
     UselessGraph,
     KeptInCopy,
+    UnusedGradients,
     Activations,
 ]
 RAN_OUT = (
@@ -387,5 +350,6 @@ RAN_OUT = (
     Layers,
     UselessGraph,
     KeptInCopy,
+    UnusedGradients,
     Activations,
 )

@@ -9,7 +9,7 @@ from composer_memprof.analysis.memory.snapshot_report import SnapshotReport
 from composer_memprof.analysis.memory.summary import SnapshotSummary
 from composer_memprof.analysis.run_report.attempts import RunAttempt
 from composer_memprof.analysis.run_report.causes.device_memory import device_leaks, limited_growth
-from composer_memprof.analysis.run_report.causes.host_memory import host_full, host_leaks
+from composer_memprof.analysis.run_report.causes.host_memory import host_full, host_leaks, host_left
 from composer_memprof.analysis.run_report.causes.kinds import (
     Cause,
     Collecting,
@@ -51,12 +51,13 @@ def causes(
     """
     killed = last.ranks_in('killed') if last is not None else []
     hosts = {rank: attempt.host for rank, attempt in last.ranks.items()} if last is not None else {}
-    full = list(host_full(contents.get('host_rss', {}), killed))
-    leaks = list(device_leaks(summaries, contents.get('host_rss', {})))
+    host, growing, captures = (contents.get(key, {}) for key in ('host_rss', 'host_rss.growing', 'memray'))
+    full = list(host_full(host, killed, growing))
+    host_found: list[Cause] = [*full] or [*host_leaks(host, growing, captures)] or [*host_left(captures, host)]
+    leaks = list(device_leaks(summaries, host))
     others: list[Cause] = [
         *leaks,
-        *full,
-        *(host_leaks(contents.get('host_rss', {})) if not full else ()),
+        *host_found,
         *_slow(contents.get('step_times', {}), hosts),
         *left_whole(summaries, contents.get('fsdp_mem_tracker', {}), ranks),
     ]

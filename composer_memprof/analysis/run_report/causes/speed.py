@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Union
 
 from composer_memprof.analysis.run_report.causes.kinds import (
     LEAST,
@@ -10,13 +11,23 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Collecting,
     Compiling,
     Slowing,
+    SmallMicrobatches,
     TimeTaken,
     Waiting,
 )
 from composer_memprof.analysis.run_report.readers import StepTimesFile
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, OF_MODEL, STEP
+from composer_memprof.recorders.step_times.lines import (
+    ALGORITHMS,
+    CALLBACKS,
+    LOOP,
+    LOSS,
+    METRICS,
+    OF_MODEL,
+    SAMPLER,
+    STEP,
+)
 from composer_memprof.recorders.step_times.summary import DATA, PARTS, REST, SIZE, TOTAL
-from composer_memprof.vocabulary import CHECKPOINT, DATALOADER, EVAL
+from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, FORWARD
 
 #: Waiting less than this share of the time, or these seconds of each batch, is the cost of the loop itself.
 _WAIT_SHARE, _LEAST_WAIT = 0.15, 0.002
@@ -29,7 +40,15 @@ _SHARES, _OFTEN = {EVAL: 0.4, CHECKPOINT: 0.2}, 3
 #: The same of what is between the phases, and the seconds of it that a batch has at least: the loop takes time too.
 _REST_SHARE, _LEAST_REST, _REST_WITHOUT_LINE = 0.3, 0.005, 0.4
 #: The same of what runs within training's own phases. On a GPU, the host's share of the time says nothing of the device's.
-_WITHIN_SHARES, _HOST = {CALLBACKS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP: 0.4, LOOP: 0.3}, 'host'
+_WITHIN_SHARES = {CALLBACKS: 0.3, ALGORITHMS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP: 0.4, LOOP: 0.3}
+_HOST = 'host'
+#: So many full collections are no part of a warm-up.
+_COLLECTIONS = 5
+#: The sampler explains waiting of which it is this share.
+_OF_WAITING = 0.5
+#: Microbatches are small if a batch has so many, each of so few samples and tokens, that takes so many seconds at most; and
+#: what the time of forward and backward may fall by.
+_MANY, _FEW_SAMPLES, _FEW_TOKENS, _SHORT, _MAY_FALL = 8, 2, 512, 0.01, 0.5
 #: Batches slow down if each quarter takes so many times as long as the one before, and the last so many times as long as the
 #: first, and so many seconds longer.
 _SLOWER, _SLOWED, _LEAST_SLOWER = 1.1, 1.5, 0.003
@@ -39,10 +58,24 @@ _OF_MORE = 0.6
 _OF_PHASE = 0.4
 
 
-def slow_parts(files: Mapping[int, StepTimesFile]) -> Iterator[Waiting | TimeTaken | Slowing | Collecting | Compiling]:
+Slow = Union[Waiting, TimeTaken, Slowing, Collecting, Compiling, SmallMicrobatches]
+
+
+def slow_parts(files: Mapping[int, StepTimesFile]) -> Iterator[Slow]:
     """What takes the time, each on the rank on which it takes longest."""
     within = map(_within, _WITHIN_SHARES)
-    kinds = (_waiting, _taken(EVAL), _taken(CHECKPOINT), _rest, *within, _starting, _slowing, _collecting, _compiling)
+    kinds = (
+        _waiting,
+        _taken(EVAL),
+        _taken(CHECKPOINT),
+        _rest,
+        *within,
+        _starting,
+        _slowing,
+        _collecting,
+        _compiling,
+        _small,
+    )
     for find in kinds:
         found = [
             cause
@@ -56,13 +89,23 @@ def _waiting(rank: int, file: StepTimesFile) -> Waiting | None:
     wait, batch = _wait(file), typical(file, TOTAL)
     if not batch or wait < max(_WAIT_SHARE * batch, _LEAST_WAIT):
         return None
-    return Waiting(rank, min(wait / batch, 1.0), wait, batch, file.loader, main_line(file, DATALOADER))
+    share = min(wait / batch, 1.0)
+    is_sampler = file.within_phases.get(SAMPLER, 0.0) >= _OF_WAITING * share
+    line = main_line(file, SAMPLER if is_sampler else DATALOADER)
+    return Waiting(rank, share, wait, batch, file.loader, line, is_sampler)
 
 
 def _wait(file: StepTimesFile) -> float:
     """Seconds that a rank waits for its own data. In ``dataloader`` it also waits for the other ranks' data."""
-    own = typical(file, DATA)
-    return min(own, typical(file, DATALOADER)) if own else typical(file, DATALOADER)
+    own, whole = typical(file, DATA), typical(file, DATALOADER)
+    return min(own, whole) if own else whole
+
+
+def waiting_share(file: StepTimesFile) -> float:
+    """The share of the time that a rank waits for data."""
+    batch, share = file.seconds.get(TOTAL, {}).get('mean', 0.0), file.share.get(DATALOADER, 0.0)
+    own = file.seconds.get(DATA, {}).get('mean', 0.0)
+    return min(share, own / batch) if own and batch else share
 
 
 def typical(file: StepTimesFile, part: str) -> float:
@@ -135,9 +178,22 @@ def _slowing(rank: int, file: StepTimesFile) -> Slowing | None:
 
 def _collecting(rank: int, file: StepTimesFile) -> Collecting | None:
     cost = _share(file.pauses.collecting, file)
-    if cost < LEAST or file.pauses.collections < _OFTEN:
+    if cost < LEAST or file.pauses.collections < _COLLECTIONS:
         return None
     return Collecting(rank, cost, file.pauses.collecting, file.pauses.collections)
+
+
+def _small(rank: int, file: StepTimesFile) -> SmallMicrobatches | None:
+    """Microbatches so small that what a forward pass costs beside its work counts most."""
+    count, batch = file.microbatches, typical(file, TOTAL)
+    if count < _MANY or not batch or not file.samples_per_second:
+        return None
+    work = typical(file, FORWARD) + typical(file, BACKWARD)
+    mean = file.seconds.get(TOTAL, {}).get('mean', 0.0)
+    samples, tokens = (mean * (rate or 0.0) / count for rate in (file.samples_per_second, file.tokens_per_second))
+    if samples > _FEW_SAMPLES or tokens > _FEW_TOKENS or work / count > _SHORT:
+        return None
+    return SmallMicrobatches(rank, min(_MAY_FALL * work / batch, 1.0), round(count), samples, work / count)
 
 
 def _compiling(rank: int, file: StepTimesFile) -> Compiling | None:

@@ -11,8 +11,10 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Compiling,
     DeviceLeak,
     HostFull,
+    HostLeft,
     LeftWhole,
     Slowing,
+    SmallMicrobatches,
     Straggler,
     TimeTaken,
     Waiting,
@@ -20,7 +22,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes
-from composer_memprof.recorders.step_times.lines import CALLBACKS, LOOP, LOSS, METRICS, STEP
+from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_out_of_memory import out_of_memory_sentence
@@ -40,6 +42,7 @@ _TAKERS = {
     CHECKPOINT: 'Saving checkpoints takes',
     REST: 'What runs between the phases, such as callbacks and loggers, takes',
     CALLBACKS: 'Callbacks take',
+    ALGORITHMS: 'Algorithms take',
     METRICS: 'Metrics of the training take',
     LOSS: 'The loss takes',
     STEP: "The optimizer's own Python code takes",
@@ -67,9 +70,16 @@ def cause_sentence(cause: Cause, report: RunReport) -> str:
         )
     if isinstance(cause, HostFull):
         return _host_full(cause)
+    if isinstance(cause, HostLeft):
+        return (
+            f'Host memory leaks{rank}: {human_bytes(cause.left)} that {cause.line} has allocated in {cause.batches} batches '
+            f'are not freed, {human_bytes(cause.per_batch)} a batch.'
+        )
     growth = cause.suspect.growth
+    allocates = f': what {cause.line} allocates is kept' if cause.line else ': what each batch adds is kept'
+    kept = f'{allocates}{f" by {cause.kept_by}" if cause.kept_by else ""}' if cause.kept_by or cause.line else ''
     more = f' It is the fastest of {cause.ranks} ranks that grow.' if cause.ranks > 1 else ''
-    return f'Host memory grows{rank}, in {cause.suspect.name}, by {human_bytes(growth.per_batch)} a batch.{more}'
+    return f'Host memory grows{rank}, in {cause.suspect.name}, by {human_bytes(growth.per_batch)} a batch{kept}.{more}'
 
 
 def on_rank(rank: int, report: RunReport) -> str:
@@ -77,12 +87,15 @@ def on_rank(rank: int, report: RunReport) -> str:
     return f' on {report.labels.get(rank, f"rank {rank}")}' if len(report.ranks) > 1 else ''
 
 
-def _slow(cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Straggler, rank: str) -> str:
+def _slow(
+    cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Straggler | SmallMicrobatches, rank: str
+) -> str:
     share = f'{100 * cause.cost:.0f} % of the time{rank}'
     if isinstance(cause, Straggler):
         return _behind(cause)
     if isinstance(cause, Waiting):
         line = f', most in {cause.line}' if cause.line else ''
+        line = f', most in the sampler{f", {cause.line}" if cause.line else ""}' if cause.sampler else line
         return (
             f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}{line}: '
             f'{amount(cause.seconds, "seconds")} of a batch of {amount(cause.batch, "seconds")}.'
@@ -99,6 +112,11 @@ def _slow(cause: Waiting | TimeTaken | Slowing | Collecting | Compiling | Stragg
     if isinstance(cause, Collecting):
         count = count_of(cause.collections, 'full collection')
         return f"Python's garbage collector takes {share}: {amount(cause.seconds, 'seconds')}, in {count}."
+    if isinstance(cause, SmallMicrobatches):
+        return (
+            f'Microbatches are too small{rank}: each batch is split into {cause.microbatches} of '
+            f'{count_of(max(round(cause.samples), 1), "sample")}, which take {amount(cause.seconds, "seconds")} each.'
+        )
     again = cause.compiled
     return (
         f'torch.compile takes {share}: it compiled {again.function} {count_of(again.times, "more time")}, in '
@@ -129,8 +147,10 @@ def _host_full(cause: HostFull) -> str:
         f'Rank {cause.rank} was killed when host memory was full: the job used {human_bytes(cause.used)} of the '
         f'{human_bytes(cause.limit)} at which it is killed'
     )
+    kept = f': what each batch adds is kept by {cause.kept_by}' if cause.kept_by else ''
     if cause.suspect is not None:
-        return f'{text}. It grows in {cause.suspect.name}, by {human_bytes(cause.suspect.growth.per_batch)} a batch.'
+        by = human_bytes(cause.suspect.growth.per_batch)
+        return f'{text}. It grows in {cause.suspect.name}, by {by} a batch{kept}.'
     text += f', {human_bytes(cause.processes)} of that by this rank and its children'
     if not cause.grew:
         return f'{text}. None of them grows steadily.'

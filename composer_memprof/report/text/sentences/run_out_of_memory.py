@@ -11,7 +11,6 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
-    KeptInCopy,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -21,8 +20,8 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     ModelState,
     OutsideUse,
     RanOut,
-    UselessGraph,
 )
+from composer_memprof.analysis.run_report.causes.ran_out_parts import KeptInCopy, UnusedGradients, UselessGraph
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.vocabulary import CATEGORY_LABELS
 
@@ -89,6 +88,12 @@ def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
         return (
             f'{begin} because {cause.module}, which is not trained, records a graph for backward: its activations are '
             f'kept, {human_bytes(cause.bytes)} ({share} of what is in use). It is called in {cause.line}.'
+        )
+    if isinstance(cause, UnusedGradients):
+        modules = ' and '.join(list(cause.modules)[:_LINES])
+        return (
+            f"{begin} because of the model's own state, {human_bytes(cause.state)}: {human_bytes(cause.bytes)} ({share} of "
+            f'what is in use) of it are gradients of {modules}, which no optimizer uses.'
         )
     if isinstance(cause, KeptInCopy):
         copies = ' and '.join(f'{name} ({human_bytes(size)})' for name, size in cause.copies.items())

@@ -15,6 +15,7 @@ from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
 from composer_memprof.analysis.run_report.causes.kinds import SLOW, Cause, Straggler, Waiting
 from composer_memprof.analysis.run_report.causes.ranking import ended_the_run
+from composer_memprof.analysis.run_report.causes.speed import waiting_share
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import RunReport
@@ -25,7 +26,7 @@ from composer_memprof.report.text.sentences.run_causes import cause_sentence
 from composer_memprof.report.text.sentences.run_failures import attempt_sentences, failure_sentences
 from composer_memprof.report.text.sentences.run_files import kind_sentences
 from composer_memprof.report.text.terminal.run_table import left_out_sentences
-from composer_memprof.vocabulary import CATEGORY_LABELS, DATALOADER
+from composer_memprof.vocabulary import CATEGORY_LABELS
 
 #: Most odd ranks that have sentences of their own, and most ranks that a sentence lists.
 _ODD, _LISTED = 3, 8
@@ -151,8 +152,18 @@ def _changes(report: RunReport) -> Iterator[Sentence]:
             for each in [each for each in change.figures if each.group == group and _changed(each, change.unit)][:1]
         ]
         yield Sentence('change', text + (f' What changed most: {", ".join(parts)}.' if parts else ''))
+    for each in comparison.across:
+        yield Sentence(
+            'change',
+            f'{against}: {each.what} {amount(each.after, each.unit)} by {each.after_kind}, {amount(each.before, each.unit)} '
+            f'there by {each.before_kind}.',
+        )
     if not comparison.changes:
-        yield Sentence('change', f'{against}: the two runs have no figures of the same kind.')
+        yield Sentence(
+            'change',
+            f'{against}: the two runs have no figures of the same kind; it has those of {_joined(comparison.kinds_before)}, '
+            f'this one those of {_joined(comparison.kinds_after)}.',
+        )
     elif not changed:
         yield Sentence('change', f'{against}: no total changed.')
 
@@ -285,7 +296,7 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
     batches = [file.seconds['total']['p50'] for file in timed if 'p50' in file.seconds.get('total', {})]
     if batches:
         parts.append(f'the median batch takes {amount(statistics.median(batches), "seconds")}')
-        waiting = statistics.median(file.share.get(DATALOADER, 0.0) for file in times.values())
+        waiting = statistics.median(waiting_share(file) for file in times.values())
         if not any(isinstance(cause, Waiting) for cause in report.causes):
             parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
     if parts:
@@ -330,7 +341,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _joined(parts: Iterable[str]) -> str:
-    *some, last = parts
+    *some, last = list(parts) or ['no callback']
     return f'{", ".join(some)} and {last}' if some else last
 
 

@@ -1,0 +1,215 @@
+"""Which container of Python gets longer while the memory of a process grows: a list that somebody forgets to clear.
+
+The first look, at the lengths of all containers, is made in the training's process; the second one, and the search for what
+keeps the container, in a forked child.
+
+>>> class Logger:
+...     history = []
+>>> before = lengths_of_containers()
+>>> Logger.history += [bytes(1000) for _ in range(5000)]
+>>> growing_container(before, grown=5_000_000).kept_by
+'Logger.history, a list of 5000'
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import mmap
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from composer_memprof.recorders.allocations.keepers import keepers_of_objects
+from composer_memprof.recorders.allocations.limits import CACHED, length_of
+
+#: A container that has as many things more than before may be what grows; a shorter one is not remembered.
+_FEWEST = 8
+#: Objects of the process from which on nothing is looked at: a look takes some 0.1 us for each.
+MOST_OBJECTS = 5_000_000
+#: Things of a container whose sizes are measured; how deep each is looked into.
+_MEASURED, _DEPTH = 32, 4
+#: Containers that are measured, the ones that have grown most.
+_CANDIDATES = 40
+#: A container explains growth of which its new things are this share.
+_EXPLAINS = 0.3
+#: One whose things are larger than so many times the growth holds what was there before.
+_MOST_EXPLAINED = 2
+#: Bytes of growth after which the trend is asked again, and twice of which lie between the two looks.
+_STEP = 8 << 20
+_KINDS = frozenset({list, dict, set, deque})
+_SEARCHED = _KINDS | {CACHED}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths of all containers at one time, int64, by ``id``, in the order of ``id``."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    def of(self, number: int) -> int:
+        """The length that the container with this ``id`` had; 0 if there was none, or it was short."""
+        place = int(np.searchsorted(self.ids, number))
+        return int(self.lengths[place]) if place < len(self.ids) and self.ids[place] == number else 0
+
+
+@dataclass(frozen=True)
+class GrowingContainer:
+    """A container that explains the growth of a process.
+
+    Args:
+        kept_by (str): what keeps it, in words: ``'Logger.history, a list of 5000'``; ``''`` if none was found.
+        more (int): things that it has more than before.
+        bytes (int): of these, about.
+    """
+
+    kept_by: str = ''
+    more: int = 0
+    bytes: int = 0
+
+
+#: Finds the container, in a child of the process.
+Search = Callable[[], Optional[GrowingContainer]]
+
+
+def lengths_of_containers() -> Optional[Lengths]:
+    """The lengths of all containers; None in a process of very many objects."""
+    if sys.getallocatedblocks() > MOST_OBJECTS:
+        return None
+    found = [
+        (id(each), length)
+        for each in gc.get_objects()
+        if type(each) in _SEARCHED and (length := length_of(each)) >= _FEWEST
+    ]
+    table = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
+    return Lengths(table[:, 0].copy(), table[:, 1].copy())
+
+
+def growing_container(before: Lengths, grown: int) -> Optional[GrowingContainer]:
+    """The container whose new things explain most of the bytes by which the process has grown; None if none does.
+
+    Args:
+        before (Lengths): at an earlier time.
+        grown (int): bytes by which the process has grown since.
+    """
+    largest, most, more = 0, 0, 0
+    for number, count in _longer(before):
+        container = next(each for each in gc.get_objects() if id(each) == number)
+        size = _bytes_of_newest(container, count)
+        if most < size <= _MOST_EXPLAINED * grown:
+            largest, most, more = number, size, count
+        del container  # it would be found among what keeps it
+    if most < _EXPLAINS * grown:
+        return None
+    name = keepers_of_objects([largest]).get(largest)
+    return None if name is None else GrowingContainer(name, more, most)
+
+
+def _longer(before: Lengths) -> list[tuple[int, int]]:
+    """The containers that have grown most, by ``id``, each with how many things it has more."""
+    found = [
+        (count, id(each))
+        for each in gc.get_objects()
+        if type(each) in _SEARCHED and (count := length_of(each) - before.of(id(each))) >= _FEWEST
+    ]
+    return [(number, count) for count, number in sorted(found, reverse=True)[:_CANDIDATES]]
+
+
+def _bytes_of_newest(container: Any, count: int) -> int:
+    if isinstance(container, CACHED):
+        newest: list[Any] = [each for each in gc.get_referents(container) if type(each) is not dict]
+    elif isinstance(container, dict):
+        newest = list(itertools.islice(reversed(container.items()), _MEASURED))
+    elif isinstance(container, (list, deque)):
+        newest = list(itertools.islice(reversed(container), _MEASURED))
+    else:
+        newest = list(itertools.islice(container, _MEASURED))
+    return _whole_size(newest, count, _DEPTH)
+
+
+def _whole_size(things: Iterable[Any], count: int, depth: int) -> int:
+    """The bytes of a container's ``count`` things, by some of them. Of one that is there several times, one takes memory."""
+    measured = list(itertools.islice(things, _MEASURED))
+    distinct = {id(each): each for each in measured}
+    size = sum(_size(each, depth) for each in distinct.values())
+    return size * count // len(measured) if measured and len(distinct) == len(measured) else size
+
+
+def _size(thing: Any, depth: int) -> int:
+    """The bytes of a thing and of what it holds, about: of a long container, some are measured."""
+    if isinstance(thing, torch.Tensor):
+        return int(thing.untyped_storage().nbytes()) if thing.device.type == 'cpu' else 0
+    own = len(thing) if isinstance(thing, mmap.mmap) else sys.getsizeof(thing)
+    if not depth or isinstance(thing, (type, str, bytes, int, float)):
+        return own
+    if isinstance(thing, (list, tuple, set, frozenset, deque)):
+        return own + _whole_size(thing, len(thing), depth - 1)
+    if isinstance(thing, dict):
+        return own + _whole_size(thing.values(), len(thing), depth - 1)
+    if isinstance(thing, np.ndarray) and thing.base is not None:
+        return own + int(thing.nbytes)
+    return own + sum(_size(each, depth - 1) for each in itertools.islice(_attributes(thing), _MEASURED))
+
+
+def _attributes(thing: Any) -> Iterator[Any]:
+    yield from getattr(thing, '__dict__', {}).values()
+
+
+class GrowthWatch:
+    """Decides when to look: first once the process clearly grows, then after it has grown further, again and again, ever
+    more rarely. A process that does not grow is never looked at.
+
+    Args:
+        is_clear (Callable): True if the process clearly grows; asked after some growth alone.
+    """
+
+    def __init__(self, is_clear: Callable[[], bool]) -> None:
+        self._is_clear = is_clear
+        self._asked_at: Optional[int] = None
+        self._before: Optional[Lengths] = None
+        self._begin, self._due = 0, 0
+        self._is_off = False
+        self._was_due = False
+
+    def search(self, rss: int) -> Optional[Search]:
+        """The search that is due now, at the end of a batch; None if none is.
+
+        Args:
+            rss (int): bytes of the process.
+        """
+        if self._is_off:
+            return None
+        if self._before is None:
+            self._first_look(rss)
+            return None
+        return self._after(rss) if rss >= self._due else None
+
+    def last_search(self, rss: int) -> Optional[Search]:
+        """The search at the end of a recording, if none was due before."""
+        if self._before is None or self._was_due or rss < self._begin + _STEP:
+            return None
+        return self._after(rss)
+
+    def _first_look(self, rss: int) -> None:
+        if self._asked_at is None or rss < self._asked_at:
+            self._asked_at = rss
+        if rss < self._asked_at + _STEP:
+            return
+        self._asked_at = rss
+        if self._is_clear():
+            self._before = lengths_of_containers()
+            self._is_off = self._before is None
+            self._begin, self._due = rss, rss + 2 * _STEP
+
+    def _after(self, rss: int) -> Optional[Search]:
+        assert self._before is not None
+        self._was_due = True
+        self._due = rss + 4 * (rss - self._begin)
+        return functools.partial(growing_container, self._before, rss - self._begin)
