@@ -41,8 +41,42 @@ def test_a_guess_that_decides_a_size_is_named_and_can_be_given() -> None:
     assert given['verdict'] == 'fits' and given['follows_values']
     (read,) = (read for read in given['reads'] if read['place'].endswith('train.py:7'))
     assert read['value'] == '537600 of 2150400'
+    assert given['unused'] == [] and read['sure'] == 1, 'what is given is no guess'
     whole = result_of('--', 'python', 'train.py')
     assert given['processes'][0]['devices'][0]['allocated'] < whole['processes'][0]['devices'][0]['allocated'] - MIB
+
+
+def test_a_part_for_a_line_finds_it_by_any_path_and_says_where_no_mask_is() -> None:
+    Path('train.py').write_text(PADDED)
+    beside = result_of('--kept', './train.py:7=0.25', '--kept', 'train.py:8=0.5', '--', 'python', 'train.py')
+    assert [read['value'] for read in beside['reads'] if read['place'].endswith('train.py:7')] == ['537600 of 2150400']
+    assert beside['unused'] == ['train.py:8']
+    shown = simulate('--kept', 'train.py:8=0.5', '--', 'python', 'train.py').stdout
+    assert '--kept train.py:8 changed nothing: no mask was kept there, but in train.py:7' in ' '.join(shown.split())
+
+
+TYPED = """
+import torch
+
+@torch.jit.script
+def buckets(positions):
+    middle = torch.tensor(64).type_as(positions)
+    far = torch.zeros_like(positions) + torch.arange(positions.shape[0], device=positions.device)
+    return torch.where(positions < middle, positions, far)
+
+weight = torch.nn.Parameter(torch.ones(256, 1024, device='cuda'))
+optimizer = torch.optim.SGD([weight], 0.1)
+for step in range(3):
+    rows = weight[buckets(torch.arange(128).cuda())]
+    rows.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_functions_in_torchscript_are_compiled_as_without_a_simulation() -> None:
+    Path('train.py').write_text(TYPED)
+    found = result_of('--', 'python', 'train.py')
+    assert (found['verdict'], found['processes'][0]['steps']) == ('fits', 3)
 
 
 def test_a_part_for_one_line_is_refused_where_values_are_zeros() -> None:
