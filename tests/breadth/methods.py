@@ -133,8 +133,9 @@ def _changed_network(name: str, settings: dict[str, Any]) -> Training:
     from composer import functional
 
     network = _network('resnet50')
-    changed = getattr(functional, f'apply_{name}')(network, **settings)
-    return Training(_WithLoss(network if changed is None else changed, _plainly), _batch(), lambda loss: loss)
+    changed: Any = getattr(functional, f'apply_{name}')(network, **settings)
+    changed = changed if isinstance(changed, nn.Module) else network  # some return how much they changed
+    return Training(_WithLoss(changed, _plainly), _batch(), lambda loss: loss)
 
 
 def _on_batch(loss: Callable[..., Tensor]) -> Training:
@@ -196,7 +197,10 @@ def _alibi(name: str) -> Training:
     from tests.breadth.language import causal, masked
 
     model = causal(name) if name == 'gpt2' else masked(name)
-    apply_alibi(model, max_sequence_length=256)
+    device = next(model.parameters()).device
+    with torch.device('cpu'):  # its slopes are made on the host, as users do before they move a model
+        apply_alibi(model.to('cpu'), max_sequence_length=256)
+    model.to(device)
     return Training(model, _tokens(), lambda output: output.loss)
 
 
