@@ -1,4 +1,4 @@
-"""Functions that take the place of torch's own, and that ``torch.compile`` traces as if they were not there.
+"""Functions that take the place of torch's own, and that ``torch.compile`` and TorchScript treat as if they were not there.
 
 All else that follows values is left alone by ``torch.compile``: its frames would be compiled when they run within those of
 a compiled model. Checked with torch 2.7.0.
@@ -15,7 +15,7 @@ import wrapt
 
 
 def in_place_of(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What calls ``function(original, arguments, keywords)``, and the original alone where it is traced."""
+    """What calls ``function(original, arguments, keywords)``, and the original alone where it is traced or scripted."""
 
     @functools.wraps(original)
     def seen(*arguments: Any, **keywords: Any) -> Any:
@@ -23,6 +23,9 @@ def in_place_of(original: Callable[..., Any], function: Callable[..., Any]) -> C
             return original(*arguments, **keywords)
         return function(original, arguments, keywords)
 
+    operator = torch.jit._builtins._find_builtin(original)
+    if operator is not None:
+        torch.jit._builtins._register_builtin(seen, operator)
     return seen
 
 

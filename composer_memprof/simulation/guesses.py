@@ -60,10 +60,27 @@ def kept_parts(texts: Sequence[str], values: bool) -> tuple[float, dict[str, flo
         if place and not values:
             raise ValueError(f'--kept={text} is for one line, which --no-values does not tell apart')
         if place:
-            at[place] = float(part)
+            at[_in_full(file, line)] = float(part)
         else:
             everywhere = float(part)
     return everywhere, at
+
+
+def _in_full(file: str, line: str) -> str:
+    """The place, its file from the root on if it is given relative to this folder."""
+    beside = file.startswith((os.curdir + os.sep, os.pardir + os.sep, '~'))
+    return f'{os.path.abspath(os.path.expanduser(file)) if beside else os.path.normpath(file)}:{line}'
+
+
+def unused_parts(places: Sequence[str], reads: Iterable[Read]) -> list[str]:
+    """A line for each place given with ``--kept`` where no mask was kept, with where masks were.
+
+    >>> unused_parts(['train.py:4'], [Read('/home/me/train.py:41', '', 'shape', '64 of 64', 2)])
+    ['--kept train.py:4 changed nothing: no mask was kept there, but in train.py:41']
+    """
+    masks = dict.fromkeys(_short(read.place) for read in reads if ' of ' in read.value)
+    where = f', but in {", ".join(list(masks)[:_MOST_LINES])}' if masks else ''
+    return [f'--kept {place} changed nothing: no mask was kept there{where}' for place in places]
 
 
 def _is_part(text: str) -> bool:

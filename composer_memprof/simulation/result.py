@@ -76,6 +76,7 @@ class SimulationResult(SimulatedMachine):
         need: of a command that did not fit, if it was asked for.
         follows_values: whether small values were computed; otherwise they were zeros.
         reads: of these, what the host read, the guessed ones first.
+        unused: lines for which a part was given that masks keep, and where no mask was kept.
         subject: what ran, as sentences call it.
     """
 
@@ -92,6 +93,7 @@ class SimulationResult(SimulatedMachine):
     need: Optional[Need] = None
     follows_values: bool = False
     reads: list[Read] = dataclasses.field(default_factory=list)
+    unused: list[str] = dataclasses.field(default_factory=list)
     subject: str = COMMAND
 
     @property
@@ -171,9 +173,9 @@ def _how_it_ended(result: SimulationResult) -> str:
 
 
 def _what_is_missing(result: SimulationResult) -> str:
-    if not result.reserved:
-        return f'{result.subject} used no GPU memory'
     ended = not result.timed_out
+    if not result.reserved:
+        return f'{result.subject} {"used no" if ended else "was ended before it used"} GPU memory'
     if not result.steps and not (result.whole and ended):
         return f'{result.subject} {"ended" if ended else "was ended"} before an optimizer step'
     if result.timed_out and result.whole:

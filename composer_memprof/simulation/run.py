@@ -25,7 +25,7 @@ from composer_memprof.simulated_gpu.environment import environment_with
 from composer_memprof.simulated_gpu.launchers.unwrapping import unwrapped
 from composer_memprof.simulated_gpu.outside import Outside, outside_of
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, NOTES_VARIABLE, assumed_in, notes_in
-from composer_memprof.simulated_gpu.values.reads import parsed
+from composer_memprof.simulated_gpu.values.reads import kept_in, parsed
 from composer_memprof.simulation.peaks import UNFINISHED, Asked, ProcessPeaks, read_peaks
 from composer_memprof.simulation.result import COMMAND, SimulationResult
 from composer_memprof.simulation.trace.files import put_trace
@@ -154,6 +154,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         steps_asked=what.steps,
         follows_values=what.values,
         reads=parsed(lines),
+        unused=[place for place in what.kept_at if place not in kept_in(lines)],
         subject=what.subject,
     )
 

@@ -2,20 +2,24 @@
 
 No allocator takes part: sizes of tensors are added up, each rounded up to 512 B. What an operator allocates within itself it
 does not see. Where sizes follow from values, which those tensors do not have, the host trains for real, and the storages that
-its operators return are added up in the same way: dropout keeps larger masks there. A simulated GPU must be there, since torch asks even for tensors without data whether there is one.
+its operators return are added up in the same way, and dropout keeps the small masks that it keeps on a GPU. A simulated GPU
+must be there, since torch asks even for tensors without data whether there is one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -80,13 +84,30 @@ class _Storages(TorchDispatchMode):
         return result
 
 
+@contextlib.contextmanager
+def _dropout_as_on_a_gpu() -> Iterator[None]:
+    """Within the block dropout keeps a byte for each element; the host's own keeps a number."""
+    before = functional.dropout
+
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        if not training or not p or inplace:
+            return before(input, p, training, inplace)
+        return torch.native_dropout(input, p, training)[0]
+
+    functional.dropout = dropout
+    try:
+        yield
+    finally:
+        functional.dropout = before
+
+
 def counted_on_host(name: str) -> int:
     """With real values, on the CPU."""
     training = ROWS[name].make()
     storages = _Storages()
     for each in (*training.model.parameters(), *training.model.buffers(), *tree_iter(training.batch)):
         storages.see(each)
-    with storages:
+    with storages, _dropout_as_on_a_gpu():
         train(training, _STEPS)
     return storages.peak
 

@@ -49,7 +49,7 @@ _CAUSAL: dict[str, dict[str, Any]] = {
     'gemma2': {'num_key_value_heads': 4, 'head_dim': 64},
     'phi': {},
     'phi3': {},
-    'stablelm': {},
+    'stablelm': {'num_key_value_heads': _HEADS},
     'cohere': {},
     'olmo': {},
     'starcoder2': {'num_key_value_heads': 4},
@@ -130,6 +130,11 @@ def _made(kind: str, head: str, more: dict[str, Any]) -> torch.nn.Module:
 def causal(kind: str, **sizes: Any) -> torch.nn.Module:
     """A decoder of this architecture, with further sizes if its config knows them."""
     return _made(kind, 'AutoModelForCausalLM', {**_CAUSAL.get(kind, {}), **sizes})
+
+
+def masked(kind: str) -> torch.nn.Module:
+    """An encoder of this architecture, with its head for masked words."""
+    return _made(kind, 'AutoModelForMaskedLM', _MASKED.get(kind, {}))
 
 
 def _text(kind: str, head: str, more: dict[str, Any]) -> Training:

@@ -38,6 +38,9 @@ def rows() -> Iterator[Row]:
         yield Row(f'composer {name}', f'Composer, {name}, on ResNet-18', _DATA, lambda f=loss: _on_batch(f))
     for name in ('ema', 'swa', 'gradient_clipping'):
         yield Row(f'composer {name}', f'Composer, {name}, on ResNet-18', _DATA, lambda n=name: _around_steps(n))
+    yield Row('composer sam', 'Composer, SAMOptimizer, on ResNet-18', _DATA, _sharpness)
+    for name in ('gpt2', 'bert'):
+        yield Row(f'composer alibi {name}', f'Composer, apply_alibi, on {name}', _TOKENS, lambda n=name: _alibi(n))
     yield Row('composer low_precision_layernorm', 'Composer, on a Transformer', _TOKENS, _low_precision)
     yield Row('composer seq_length_warmup', 'Composer, set_batch_sequence_length, on GPT-2', _TOKENS, _shorter)
     yield Row('peft lora', 'peft, LoraConfig, on Llama', _TOKENS, lambda: _adapted('LoraConfig', r=8))
@@ -130,8 +133,9 @@ def _changed_network(name: str, settings: dict[str, Any]) -> Training:
     from composer import functional
 
     network = _network('resnet50')
-    changed = getattr(functional, f'apply_{name}')(network, **settings)
-    return Training(_WithLoss(network if changed is None else changed, _plainly), _batch(), lambda loss: loss)
+    changed: Any = getattr(functional, f'apply_{name}')(network, **settings)
+    changed = changed if isinstance(changed, nn.Module) else network  # some return how much they changed
+    return Training(_WithLoss(changed, _plainly), _batch(), lambda loss: loss)
 
 
 def _on_batch(loss: Callable[..., Tensor]) -> Training:
@@ -174,6 +178,30 @@ def _causal(kind: str) -> nn.Module:
 def _tokens() -> dict[str, Tensor]:
     tokens = torch.randint(3, 8000, (8, 256))
     return {'input_ids': tokens, 'labels': tokens}
+
+
+def _sharpness() -> Training:
+    from composer.algorithms.sam.sam import SAMOptimizer
+
+    model = _WithLoss(_network('resnet18'), _plainly)
+
+    def optimizer(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        return SAMOptimizer(fused_adamw(parameters, lr))
+
+    return Training(model, _batch(), lambda loss: loss, optimizer, is_trained_by_optimizer=True)
+
+
+def _alibi(name: str) -> Training:
+    from composer.functional import apply_alibi
+
+    from tests.breadth.language import causal, masked
+
+    model = causal(name) if name == 'gpt2' else masked(name)
+    device = next(model.parameters()).device
+    with torch.device('cpu'):  # its slopes are made on the host, as users do before they move a model
+        apply_alibi(model.to('cpu'), max_sequence_length=256)
+    model.to(device)
+    return Training(model, _tokens(), lambda output: output.loss)
 
 
 class _Shortened(nn.Module):

@@ -22,12 +22,22 @@ class Training:
     Attributes:
         batch: arguments of the model by name.
         loss: of what the model returns, a number.
+        optimizer: made of parameters and a learning rate.
+        is_trained_by_optimizer: it calls forward and backward itself, as often as it needs, as SAM does.
     """
 
     model: nn.Module
     batch: dict[str, Any]
     loss: Callable[[Any], Tensor]
     optimizer: Callable[..., torch.optim.Optimizer] = fused_adamw
+    is_trained_by_optimizer: bool = False
+
+    def forward_and_backward(self, **_: Any) -> Tensor:
+        """Leave new gradients, and return the loss."""
+        self.model.zero_grad()
+        loss = self.loss(self.model(**self.batch))
+        loss.backward()
+        return loss.detach()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +62,10 @@ def train(training: Training, steps: int, after_step: Callable[[], None] = lambd
     optimizer = training.optimizer(training.model.parameters(), lr=1e-3)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         for _ in range(steps):
-            training.loss(training.model(**training.batch)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            if training.is_trained_by_optimizer:
+                optimizer.step(training.forward_and_backward)
+            else:
+                training.loss(training.model(**training.batch)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
             after_step()

@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-from tests.breadth import examples, irregular, language, methods, vision
+from tests.breadth import examples, irregular, language, methods, pretraining, vision
 from tests.breadth.row import Row, train
 
-ROOMS = (language, vision, examples, methods, irregular)
+ROOMS = (language, vision, examples, methods, irregular, pretraining)
 ROWS: dict[str, Row] = {row.name: row for room in ROOMS for row in room.rows()}
 #: More than the steps that are judged.
 _STEPS = 5

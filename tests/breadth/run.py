@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional
 
@@ -24,8 +23,13 @@ from tests.breadth.rows import ROWS
 _GPU, _STEPS = 'a100-80gb', 3
 #: The part by which a figure may differ from its count.
 _CLOSE = 0.05
-#: cuBLAS takes no memory from torch, which the count does not know.
-_QUIET = {'CUBLAS_WORKSPACE_CONFIG': ':0:0', 'CUBLASLT_WORKSPACE_SIZE': '0', 'HF_HUB_OFFLINE': '1'}
+#: cuBLAS takes no memory from torch, which the count does not know. A library that asks for a GPU leaves CUDA to forks.
+_QUIET = {
+    'CUBLAS_WORKSPACE_CONFIG': ':0:0',
+    'CUBLASLT_WORKSPACE_SIZE': '0',
+    'HF_HUB_OFFLINE': '1',
+    'PYTORCH_NVML_BASED_CUDA_CHECK': '1',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +49,17 @@ class Seen:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="make accuracy ARGS='breadth …'")
     parser.add_argument('words', nargs='*', help='only configurations with one of these words in their name')
-    parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1, help='simulations at once')
+    parser.add_argument('--apart', action='store_true', help='run simulate for each, which takes ten times as long')
     given = parser.parse_args(arguments)
     names = [name for name in ROWS if not given.words or any(word in name for word in given.words)]
     print(
         f"simulated: {_GPU}, torch {torch.__version__}, {_STEPS} optimizer steps each; counted by torch's MemTracker\n"
     )
     print('| configuration | source | data | allocated | counted | error |\n|---|---|---|---|---|---|')
-    with ThreadPoolExecutor(given.jobs) as pool, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / str(number) for number in range(len(names))]
-        found = list(_rows(pool.map(simulated, names, folders), counted(names)))
+        seen = map(simulated, names, folders) if given.apart else trained(names)
+        found = list(_rows(seen, counted(names)))
     _summary(found)
 
 
@@ -97,16 +102,33 @@ def simulated(name: str, folder: Path) -> Seen:
     return Seen(name, process['steps'], allocated, f'{failure}: {_last_line(ran.stderr)}' if failure else '')
 
 
+def trained(names: Sequence[str]) -> Iterator[Seen]:
+    """The same figures, in order, of forks of one process, which does not import all for each."""
+    for name, found in zip(names, _lines_of('tests.breadth.forked', names)):
+        yield (
+            Seen(name, found['steps'], found['allocated'], found['failure'])
+            if found
+            else Seen(name, 0, 0, 'no figures')
+        )
+
+
 def counted(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """For each one ``bytes``, or an ``error``, in order; all are counted in one process, which may have ended before."""
-    command = [sys.executable, '-m', 'tests.breadth.counting', *names]
-    environment = {**environment_with(find_device(_GPU)), **_QUIET}
+    return (found or {'error': 'the count ended early'} for found in _lines_of('tests.breadth.counting', names))
+
+
+def _lines_of(module: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """For each name what a process on the simulated GPU prints of it; nothing if it has ended before, or lost it."""
+    command = [sys.executable, '-m', module, *names]
+    environment = {**environment_with(find_device(_GPU), values=True), **_QUIET}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         lines = (json.loads(line) for line in process.stdout or () if line.startswith('{"name"'))
-        for _ in names:
-            yield next(lines, {'error': 'the count ended early'})
+        following = next(lines, {})
+        for name in names:
+            found, following = (following, next(lines, {})) if following.get('name') == name else ({}, following)
+            yield found
 
 
 def _last_line(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.breadth.rows import ROOMS, ROWS
-from tests.breadth.run import counted, simulated
+from tests.breadth.run import counted, simulated, trained
 from tests.conftest import simulated_gpu
 
 
@@ -20,6 +20,7 @@ def test_a_configuration_is_simulated_and_counted_apart(tmp_path: Path) -> None:
     simulated_gpu()  # skips where there is none
     name = 'examples mnist'
     seen = simulated(name, tmp_path / 'recording')
+    assert next(trained([name])) == seen, 'a fork of a process that has imported all comes to the same'
     assert (seen.failure, seen.steps) == ('', 3)
     assert seen.allocated == pytest.approx(next(counted([name]))['bytes'], rel=0.05)
 

@@ -70,7 +70,9 @@ def _segmenter(name: str) -> Training:
     model = getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=21)
     labels = torch.randint(0, 21, (4, 256, 256))
     return Training(
-        model.train(), {'x': torch.randn(4, 3, 256, 256)}, lambda output: F.cross_entropy(output['out'], labels)
+        model.train(),
+        {_first_of(model): torch.randn(4, 3, 256, 256)},
+        lambda output: F.cross_entropy(output['out'], labels),
     )
 
 

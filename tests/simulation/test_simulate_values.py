@@ -41,8 +41,42 @@ def test_a_guess_that_decides_a_size_is_named_and_can_be_given() -> None:
     assert given['verdict'] == 'fits' and given['follows_values']
     (read,) = (read for read in given['reads'] if read['place'].endswith('train.py:7'))
     assert read['value'] == '537600 of 2150400'
+    assert given['unused'] == [] and read['sure'] == 1, 'what is given is no guess'
     whole = result_of('--', 'python', 'train.py')
     assert given['processes'][0]['devices'][0]['allocated'] < whole['processes'][0]['devices'][0]['allocated'] - MIB
+
+
+def test_a_part_for_a_line_finds_it_by_any_path_and_says_where_no_mask_is() -> None:
+    Path('train.py').write_text(PADDED)
+    beside = result_of('--kept', './train.py:7=0.25', '--kept', 'train.py:8=0.5', '--', 'python', 'train.py')
+    assert [read['value'] for read in beside['reads'] if read['place'].endswith('train.py:7')] == ['537600 of 2150400']
+    assert beside['unused'] == ['train.py:8']
+    shown = simulate('--kept', 'train.py:8=0.5', '--', 'python', 'train.py').stdout
+    assert '--kept train.py:8 changed nothing: no mask was kept there, but in train.py:7' in ' '.join(shown.split())
+
+
+TYPED = """
+import torch
+
+@torch.jit.script
+def buckets(positions):
+    middle = torch.tensor(64).type_as(positions)
+    far = torch.zeros_like(positions) + torch.arange(positions.shape[0], device=positions.device)
+    return torch.where(positions < middle, positions, far)
+
+weight = torch.nn.Parameter(torch.ones(256, 1024, device='cuda'))
+optimizer = torch.optim.SGD([weight], 0.1)
+for step in range(3):
+    rows = weight[buckets(torch.arange(128).cuda())]
+    rows.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_functions_in_torchscript_are_compiled_as_without_a_simulation() -> None:
+    Path('train.py').write_text(TYPED)
+    found = result_of('--', 'python', 'train.py')
+    assert (found['verdict'], found['processes'][0]['steps']) == ('fits', 3)
 
 
 def test_a_part_for_one_line_is_refused_where_values_are_zeros() -> None:
@@ -133,3 +167,49 @@ def test_the_places_that_hold_memory_are_those_of_the_program_with_values_and_wi
             found[option][place, str(holder.within), holder.category] += holder.bytes
     assert found['--values'] == found['--no-values']
     assert len(found['--values']) > 5
+
+
+ON_DEVICE = """
+import torch
+with torch.device('cuda'):
+    widths = (torch.arange(4) * 8 + 16).int()
+    assert widths.tolist() == [16, 24, 32, 40] and int(widths.cpu().max()) == 40
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        loss = model(torch.ones(8, 64)).sum()
+        assert loss > -1e9 and torch.isfinite(loss)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_values_are_read_where_new_tensors_are_made_on_the_device() -> None:
+    Path('train.py').write_text(ON_DEVICE)
+    found = result_of('--', 'python', 'train.py')
+    assert (found['verdict'], found['processes'][0]['steps']) == ('fits', 3)
+
+
+FOR_EACH_SAMPLE = """
+import torch
+from torch.func import functional_call, grad, vmap
+model = torch.nn.Linear(64, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+samples, classes = torch.randn(32, 64).cuda(), torch.randint(0, 10, (32,)).cuda()
+def loss(parameters, sample, label):
+    found = functional_call(model, parameters, (sample[None],))
+    return torch.nn.functional.cross_entropy(found, label[None])
+for step in range(3):
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    gradients = vmap(grad(loss), (None, 0, 0))(weights, samples, classes)
+    assert gradients['weight'].shape == (32, 10, 64)
+    for name, each in model.named_parameters():
+        each.grad = gradients[name].mean(0)
+    optimizer.step()
+"""
+
+
+def test_gradients_for_each_sample_by_functions_of_functions_run() -> None:
+    Path('train.py').write_text(FOR_EACH_SAMPLE)
+    found = result_of('--', 'python', 'train.py')
+    assert (found['verdict'], found['processes'][0]['steps']) == ('fits', 3)

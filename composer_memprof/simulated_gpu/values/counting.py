@@ -52,8 +52,15 @@ def _kept_here() -> float:
     lines = reads.lines()
     for place, part in _kept_at():
         if any(line == place or line.endswith(os.sep + place) for line in lines):
+            _note_kept(place)
             return part
     return -1
+
+
+@functools.cache
+def _note_kept(place: str) -> None:
+    """Once."""
+    reads.note_kept(place)
 
 
 def _share_of(entry: Entry, tensor: torch.Tensor) -> float:
@@ -74,7 +81,9 @@ def nonzero(run: Callable[[], Any], tensor: torch.Tensor) -> Any:
         return run()
     entry = entry_of(tensor)
     here = _kept_here()
-    if entry is None or entry.sure == GUESSED or here >= 0:
+    if here >= 0:
+        share, sure = here, EXPECTED
+    elif entry is None or entry.sure == GUESSED:
         share, sure = here, GUESSED
     else:
         with host.computing():
@@ -105,7 +114,7 @@ def unique(operator: Any, run: Callable[[], Any], tensor: torch.Tensor, *argumen
     entry, here = entry_of(tensor), _kept_here()
     if entry is None or entry.values is None or here >= 0 or not tensor.numel():
         result = runtime.keeping(here, run)
-        _note(result[0], tensor, GUESSED)
+        _note(result[0], tensor, GUESSED if here < 0 else EXPECTED)
         return result
     with host.computing():
         values = view_of(entry, tensor)

@@ -54,8 +54,10 @@ _since_swept = 0
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether this is a tensor on the device that torch computes itself: no fake one, no subclass of others."""
-    return type(tensor) in PLAIN and tensor.is_cuda and tensor.layout is torch.strided
+    """Whether this is a tensor on the device that torch computes itself: no fake one, no subclass, no wrapper of functorch."""
+    if type(tensor) not in PLAIN or not tensor.is_cuda or tensor.layout is not torch.strided:
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def is_small(storage_bytes: int, dtype: torch.dtype) -> bool:
@@ -99,7 +101,7 @@ def values_of(tensor: torch.Tensor) -> Optional[torch.Tensor]:
 
 def view_of(entry: Entry, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor on the host in the entry's bytes, as ``tensor`` lies in its storage."""
-    return torch.empty(0, dtype=tensor.dtype).set_(
+    return torch.empty(0, dtype=tensor.dtype, device='cpu').set_(
         entry.values,  # type: ignore[arg-type]
         tensor.storage_offset(),
         tensor.size(),

@@ -14,6 +14,8 @@ from typing import Any
 
 #: How the line of a read begins in the file of notes.
 LINE = 'read: '
+#: How the note of a place begins whose masks keep the part that the user gave.
+_KEPT = 'kept: '
 #: What a value decides most likely.
 NUMBER, BRANCH, SHAPE = 'number', 'branch', 'shape'
 
@@ -65,11 +67,11 @@ def place() -> tuple[str, str]:
 
 
 def lines() -> list[str]:
-    """Each line of the script and its libraries that is on its way, the innermost first."""
+    """Each line of the script and its libraries that is on its way, the innermost first, its file from the root on."""
     found = []
     frame = sys._getframe(1)
     while frame is not None:
-        found.append(f'{frame.f_code.co_filename}:{frame.f_lineno}')
+        found.append(f'{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}')
         frame = frame.f_back  # type: ignore[assignment]
     return found
 
@@ -101,16 +103,34 @@ def note(what: str, value: Callable[[int], Any], sure: int) -> Any:
     return given
 
 
+def note_kept(place: str) -> None:
+    """Note that a mask keeps the part that the user gave for this place."""
+    _write_line(f'{_KEPT}{place}')
+
+
+def kept_in(lines: list[str]) -> list[str]:
+    """The places in the lines of a file of notes whose masks kept what the user gave.
+
+    >>> kept_in(['kept: train.py:41', 'assumed: masks keep all'])
+    ['train.py:41']
+    """
+    return [line.removeprefix(_KEPT) for line in lines if line.startswith(_KEPT)]
+
+
 def _short(value: Any) -> str:
     text = ' '.join(f'{value:.4g}'.split()) if isinstance(value, float) else ' '.join(str(value).split())
     return text if len(text) <= 40 else text[:39] + '…'
 
 
 def _write(read: Read) -> None:
+    _write_line(f'{LINE}{json.dumps({"process": os.getpid(), **dataclasses.asdict(read)})}')
+
+
+def _write_line(line: str) -> None:
     path = os.environ.get(_NOTES_VARIABLE)
     if path:
         with open(path, 'a') as file:
-            file.write(f'{LINE}{json.dumps({"process": os.getpid(), **dataclasses.asdict(read)})}\n')
+            file.write(f'{line}\n')
 
 
 def _write_all() -> None:

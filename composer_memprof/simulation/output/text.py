@@ -13,7 +13,7 @@ from rich.text import Text
 
 from composer_memprof.messages import count_of, human_bytes, printable
 from composer_memprof.simulated_gpu.outside import in_words
-from composer_memprof.simulation.guesses import guesses
+from composer_memprof.simulation.guesses import guesses, unused_parts
 from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.search import Search
@@ -38,7 +38,7 @@ def simulation_text(result: SimulationResult) -> RenderableType:
     if any(process.devices for process in result.processes):
         lines.append(Text(f"Allowed for outside of torch's allocator: {in_words(result.outside)}"))
     lines += [Text(f'Assumed: {printable(line)}') for line in result.assumed]
-    lines += [Text(printable(line)) for line in guesses(result.reads)]
+    lines += [Text(printable(line)) for line in (*guesses(result.reads), *unused_parts(result.unused, result.reads))]
     lines += [Text(f'Not simulated: {printable(name)}') for name in result.not_simulated]
     if result.reserved:
         lines.append(Text(margin(result.torch)))
