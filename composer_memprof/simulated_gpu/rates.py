@@ -29,8 +29,8 @@ class Rates:
         memory: bytes that the device's memory reads and writes.
         link: bytes that a rank sends to others of its node.
         bus: bytes copied between the host and the device.
-        reached: the part of ``products`` that a large product reaches. The one number that may be fitted to
-            measurements, where ``fitted`` says to which.
+        reached: the part of ``products`` that a large product reaches on tensor cores. The one number that may be fitted
+            to measurements, where ``fitted`` says to which.
         fitted: the measurements; ``''`` if ``reached`` is assumed.
     """
 
@@ -55,10 +55,32 @@ class Rates:
             raise UnknownRateError(dtype)
         return self.products[name]
 
+    def on_tensor_cores(self, dtype: str, tf32: bool = False) -> bool:
+        """Whether products in a data type run on tensor cores.
+
+        >>> a100 = rates_of('a100-80gb')
+        >>> a100.on_tensor_cores('float32'), a100.on_tensor_cores('float32', tf32=True), a100.on_tensor_cores('float16')
+        (False, True, True)
+        """
+        name = _COMPUTED_IN.get(dtype, dtype)
+        if name == 'float32' and tf32:
+            return 'tf32' in self.products
+        return self.products.get(name, 0) > self.products['float32']
+
 
 #: The part of the memory's rate that kernels reach which go through tensors once: assumed; copies of large arrays reach
 #: 0.85 to 0.93 of it on most devices (BabelStream's published results).
 MEMORY_REACHED = 0.85
+#: Bytes a second that each multiprocessor reads and writes in the L2 cache: 30 GB/s, as 2,155 GB/s were measured on a V100
+#: (arXiv 1804.06826) and 1,270 GB/s on a T4 (arXiv 1903.07486). Assumed for the others.
+L2_CACHE = 30 * _G
+#: The part of their peak that products reach which do not run on tensor cores: cuBLAS's kernels for float32 reached 17.3 of
+#: 19.5 TFLOPs in 1.9 waves on an A100 (yyin-dev/cs336-a2, writeup.md), which are 0.95 in whole waves.
+CUDA_CORES_REACHED = 0.93
+#: What is left of that part on tensor cores where rows begin at odd multiples of 2 bytes, which can't be copied
+#: asynchronously: products with a vocabulary of 50,304 were nearly 3 times as fast on an A100 as with 50,257 (pytorch.org,
+#: "Accelerating Large Language Models with Accelerated Transformers").
+UNALIGNED_REACHED = 0.35
 #: The part of a link's rate that collectives reach: nccl-tests print 230 to 250 GB/s of 300 on eight A100, and 460 to
 #: 480 of 450 with an H100's switches, which reduce themselves.
 LINK_REACHED = 0.8
@@ -67,8 +89,9 @@ LINK_REACHED = 0.8
 BETWEEN_NODES = 200 * _G
 #: Seconds that a collective takes at least, and more for each rank that a ring passes. Assumed.
 COLLECTIVE_BEGINS, COLLECTIVE_STEP = 15e-6, 1e-6
-#: Seconds of the host for a launch, with torch's dispatch and autograd. Assumed.
-LAUNCH = 6e-6
+#: Seconds of the host for a launch, and more for an operator of torch that launches: its Python, dispatch and autograd.
+#: Assumed: published trainings in eager mode whose host is slower than the GPU take 17 to 40 us for an operator.
+LAUNCH, OPERATOR = 6e-6, 14e-6
 #: Seconds that the shortest kernel takes. Assumed.
 KERNEL = 2.5e-6
 
