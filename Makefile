@@ -59,7 +59,7 @@ bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured 
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)
 
 ACCURACY_VENV := $(if $(filter breadth,$(firstword $(ARGS))),$(BREADTH_VENV),$(VENV))
-accuracy: $(ACCURACY_VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time: its step times, ARGS=breadth: others' models
+accuracy: $(ACCURACY_VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time, ARGS=devices: its step times, ARGS=breadth: others' models
 	PYTHONDONTWRITEBYTECODE= $(ACCURACY_VENV)/bin/python -m tests.benchmarks.simulation.accuracy $(ARGS)
 
 mpt: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's MPT-7B on simulated GPUs, in an environment of its own (an hour)

@@ -42,31 +42,33 @@ def start(rates: Rates, launch: float = 1.0, copies: float = 1.0) -> None:
     operators changes what torch allocates a little, so that no memory is judged while they run.
 
     Args:
-        launch: how many times as long the host takes for a launch.
+        launch: how many times as long the host takes for a launch and for an operator.
         copies: how many times as long copies between host and device take.
     """
     global _rates
     _rates = rates
     _runtime().simulated_gpu_lift_limit()
     memory = rates.memory * constants.MEMORY_REACHED
-    _runtime().simulated_gpu_time(1, launch * constants.LAUNCH, constants.KERNEL, rates.bus / copies, memory)
+    host = launch * constants.LAUNCH, launch * constants.OPERATOR
+    _runtime().simulated_gpu_time(1, *host, constants.KERNEL, rates.bus / copies, memory)
 
 
 def stop() -> None:
     """Let them stand still."""
     global _rates
     _rates = None
-    _runtime().simulated_gpu_time(0, 0.0, 0.0, 1.0, 1.0)
+    _runtime().simulated_gpu_time(0, 0.0, 0.0, 0.0, 1.0, 1.0)
 
 
-def of_operators() -> tuple[Callable[[], int], Callable[[float, int, int], None]]:
-    """Two functions of the runtime, which are called after each operator.
+def of_operators() -> tuple[Callable[[], int], Callable[[float, int, int], None], Callable[[float, int, int], None]]:
+    """Three functions of the runtime: the first and one of the others are called after each operator.
 
-    The first one says how many kernels this thread has launched since the last call of the second one. The second one is
-    told how many seconds these take together, their :class:`Kind`, and for a trace a number that the caller knows; without
-    a launch it does nothing.
+    The first one says how many kernels this thread has launched since the last call of one of the others. The second one,
+    for an operator of torch, and the third one, for a kernel that was launched by itself, are told how many seconds these
+    take together, their :class:`Kind`, and for a trace a number that the caller knows; without a launch they do nothing.
     """
-    return _runtime().simulated_gpu_launches, _runtime().simulated_gpu_took
+    runtime = _runtime()
+    return runtime.simulated_gpu_launches, runtime.simulated_gpu_operated, runtime.simulated_gpu_took
 
 
 def collective(group: int, stream: int, seconds: float, name: int = 0) -> float:
@@ -176,10 +178,11 @@ def _runtime() -> Any:
     runtime = ctypes.CDLL(None)
     number, real, address = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
     for name, arguments, result in (
-        ('time', [number, real, real, real, real], None),
+        ('time', [number, real, real, real, real, real], None),
         ('launches', [], number),
         ('lift_limit', [], None),
         ('took', [real, number, number], None),
+        ('operated', [real, number, number], None),
         ('collective', [number, address, real, number], real),
         ('host', [], real),
         ('now', [address], real),

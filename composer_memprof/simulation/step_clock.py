@@ -77,7 +77,9 @@ class StepClock:
     def __init__(self, rates: Optional[Rates] = None, recorder: Optional[TraceRecorder] = None) -> None:
         here = figures()
         self._rates = rates or rates_of(simulated_device() or '')
-        self._durations = Durations(self._rates, int(here['multiprocessors']), int(here['major']))
+        self._durations = Durations(
+            self._rates, int(here['multiprocessors']), int(here['major']), int(here['l2_cache'])
+        )
         self._flops: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
         self._calls: dict[Any, _Call] = {}
@@ -88,7 +90,7 @@ class StepClock:
         self._optimizes = False
         self._recorder = recorder
         self._factors = factors_of_this_process()
-        self._launches, self._took = clocks.of_operators()
+        self._launches, self._operator_took, self._kernel_took = clocks.of_operators()
         self._undo: list[Callable[[], None]] = []
         self.trace: Optional[StepTrace] = None
 
@@ -169,7 +171,7 @@ class StepClock:
         seconds, kind = self._durations.moved(launch.bytes)
         kind = Kind.OPTIMIZER if self._optimizes else kind
         number = 0 if self._recorder is None else self._recorder.number_of(launch.name)
-        self._took(seconds * self._factors.of(kind), kind, number)
+        self._kernel_took(seconds * self._factors.of(kind), kind, number)
 
     def _operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         """An operator has ended. The script never sees an error of its duration."""
@@ -186,7 +188,7 @@ class StepClock:
         if call.flops and not self._recomputing:
             self._flops[call.dtype] += call.flops
         kind = Kind.OPTIMIZER if self._optimizes and call.kind is Kind.OTHER_KERNELS else call.kind
-        self._took(
+        self._operator_took(
             call.seconds,
             kind,
             0 if self._recorder is None else self._recorder.number_of(operation.name().removesuffix('.default')),

@@ -19,8 +19,17 @@ LABELS = {
     'waiting_for_host': 'waiting for the host',
 }
 _SMALLEST_SHARE = 0.005
-#: Nine of ten published trainings on these devices are as close, in per cent (`make accuracy`, `ARGS='time FILE.csv'`).
-_MEASURED_ON = {'a100-40gb': 8, 'a100-80gb': 6}
+#: What was compared with real steps on each device, in words (`make accuracy`, with `ARGS='time FILE.csv'` and `ARGS=devices`).
+_COMPARED = {
+    'a100-40gb': 'within about 8 % for GPTs on A100, 18 % for ResNet and compiled GPTs of even sizes',
+    'a100-80gb': 'within about 6 % for GPTs on A100, 18 % for ResNet and compiled GPTs of even sizes',
+    'h100-80gb': 'within about 16 % for three compiled GPTs on H100, nothing else was compared',
+    'v100-16gb': 'within about 22 % for BERT and ResNet on V100',
+    'v100-32gb': 'within about 22 % for BERT and ResNet on V100',
+    't4': 'within about 10 % for a large ResNet forward on T4, no training was compared',
+    'rtx-3090': 'within about 25 % for ResNet and ViT on RTX 3090',
+    'rtx-4090': 'within about 25 % for a compiled GPT, ResNet and ViT on RTX 4090',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,10 +137,12 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def _error_bar(gpu: str) -> str:
-    """How close it is, as the table of accuracy says."""
-    if gpu in _MEASURED_ON:
-        return f'within about {_MEASURED_ON[gpu]} % for GPTs on A100'
-    return 'never compared with a real one of this kind'
+    """How close it is, as the tables of accuracy say.
+
+    >>> _error_bar('a100-40gb')[:36], _error_bar('l4')
+    ('within about 8 % for GPTs on A100, 1', 'never compared with a real one of this kind, may be off by a third')
+    """
+    return _COMPARED.get(gpu, 'never compared with a real one of this kind, may be off by a third')
 
 
 def difference(time: Optional[StepTime], base: Optional[StepTime]) -> str:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from composer_memprof.simulated_gpu.devices import device_names
+from composer_memprof.simulated_gpu.devices import device_names, find_device
 from composer_memprof.simulated_gpu.durations.collectives import collective_seconds
+from composer_memprof.simulated_gpu.durations.memory import Memory
+from composer_memprof.simulated_gpu.durations.operators import Durations
 from composer_memprof.simulated_gpu.durations.products import Products
-from composer_memprof.simulated_gpu.rates import KERNEL, LAUNCH, UnknownRateError, rates_of
+from composer_memprof.simulated_gpu.rates import (
+    CUDA_CORES_REACHED,
+    KERNEL,
+    LAUNCH,
+    MEMORY_REACHED,
+    OPERATOR,
+    UNALIGNED_REACHED,
+    UnknownRateError,
+    rates_of,
+)
 from tests.support.processes.simulated_runs import on_simulated_gpu
 
 STREAMS = """
@@ -22,9 +34,10 @@ start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 start.record(), end.record()
 found['without clocks'] = start.elapsed_time(end)
 
-def launch(seconds):
+def launch(seconds, of_operator=True):
     x + 1
-    clocks.of_operators()[1](seconds, Kind.OTHER_KERNELS, 0)
+    _, operated, took = clocks.of_operators()
+    (operated if of_operator else took)(seconds, Kind.OTHER_KERNELS, 0)
 
 clocks.start(rates_of('a100-80gb'))
 start.record()
@@ -50,14 +63,18 @@ found['waited'] = clocks.spent(stream)[Kind.WAITING_FOR_STREAMS]
 clocks.start(rates_of('a100-80gb'))
 for _ in range(1000):
     launch(0.0)
-found['bound by launches'] = clocks.elapsed()
+found['bound by operators'] = clocks.elapsed()
 found['launches'], found['unknown'] = clocks.counts()
+for _ in range(1000):
+    launch(0.0, of_operator=False)
+found['bound by launches'] = clocks.elapsed() - found['bound by operators']
+before = clocks.elapsed()
 end = clocks.collective(7, stream, 0.5)
 launch(0.25)
-found['overlaps a collective'] = clocks.elapsed() - found['bound by launches']
+found['overlaps a collective'] = clocks.elapsed() - before
 clocks.wait(stream, end)
 launch(0.25)
-found['waits for it'] = clocks.elapsed() - found['bound by launches']
+found['waits for it'] = clocks.elapsed() - before
 clocks.stop()
 """
 
@@ -74,25 +91,68 @@ def test_streams_overlap_unless_they_wait_and_events_and_the_host_see_it(tmp_pat
         'waited': 1.0,
     }
     assert {name: found[name] for name in seconds} == pytest.approx(seconds, abs=0.001)
+    assert found['bound by operators'] == pytest.approx(1000 * (LAUNCH + OPERATOR), rel=0.01)
     assert found['bound by launches'] == pytest.approx(1000 * LAUNCH, rel=0.01)
     assert (found['launches'], found['unknown']) == (1000, 0)
     assert found['overlaps a collective'] == pytest.approx(0.5, abs=0.001)
     assert found['waits for it'] == pytest.approx(0.75, abs=0.001)
 
 
+def products(key: str) -> Products:
+    device, rates = find_device(key), rates_of(key)
+    return Products(rates, device.multiprocessors, Memory(rates, device.multiprocessors, device.l2_cache))
+
+
 @pytest.mark.parametrize('key', device_names())
 def test_every_device_of_the_table_has_rates_and_reaches_no_more_than_its_peak(key: str) -> None:
     rates = rates_of(key)
     for dtype, itemsize in (('float16', 2), ('bfloat16', 2), ('float32', 4), ('float64', 8)):
-        seconds = Products(rates, 80).seconds(1, 8192, 8192, 8192, dtype, itemsize, False)
+        seconds = products(key).seconds(1, 8192, 8192, 8192, dtype, itemsize, False)
         assert 0.4 * rates.peak(dtype) < 2 * 8192**3 / seconds < rates.peak(dtype)
 
 
 def test_a_product_takes_whole_waves_of_tiles_and_a_small_one_the_shortest_kernel() -> None:
-    seconds = Products(rates_of('a100-80gb'), 108).seconds
+    seconds = products('a100-80gb').seconds
     one_wave, one_tile_more = (seconds(1, 256 * 108 + 256 * more, 128, 65536, 'bfloat16', 2, False) for more in (0, 1))
     assert 1.05 < one_tile_more / one_wave < 2
     assert seconds(1, 1, 1, 1, 'bfloat16', 2, False) < 3 * KERNEL
+
+
+def test_products_outside_of_tensor_cores_reach_more_of_their_peak_and_rows_of_odd_bytes_less() -> None:
+    rates, seconds = rates_of('a100-80gb'), products('a100-80gb').seconds
+    sizes = (1, 8192, 8192, 8192)
+    reached = {
+        dtype: 2 * 8192**3 / seconds(*sizes, dtype, itemsize, False) / rates.peak(dtype)
+        for dtype, itemsize in (('float32', 4), ('bfloat16', 2))
+    }
+    assert reached['bfloat16'] < rates.reached < reached['float32'] < CUDA_CORES_REACHED
+    odd = seconds(*sizes, 'bfloat16', 2, False, 2) / seconds(*sizes, 'bfloat16', 2, False, 16)
+    assert odd == pytest.approx(1 / UNALIGNED_REACHED, rel=0.1)
+    assert seconds(*sizes, 'float32', 4, False, 4) == seconds(*sizes, 'float32', 4, False, 16)
+
+
+def test_bytes_that_fit_the_cache_are_quicker_the_fewer_they_are_and_others_take_the_memory_s_time() -> None:
+    device, rates = find_device('l4'), rates_of('l4')
+    memory = Memory(rates, device.multiprocessors, device.l2_cache)
+    sizes = [1 << power for power in range(16, 32)]
+    rate = [size / memory.seconds(size) for size in sizes]
+    assert rate == sorted(rate, reverse=True) and rate[0] > 4 * rate[-1]
+    assert rate[-1] == pytest.approx(rates.memory * MEMORY_REACHED)
+    assert Memory(rates, device.multiprocessors, 0).seconds(1) == pytest.approx(1 / rate[-1])
+
+
+def test_a_convolution_on_tensor_cores_is_quicker_with_the_channels_last() -> None:
+    durations = Durations(rates_of('a100-80gb'), 108, 8, 40 << 20)
+
+    def seconds(dtype: torch.dtype, layout: torch.memory_format) -> float:
+        images = torch.empty(64, 64, 56, 56, dtype=dtype, device='meta').to(memory_format=layout)
+        return durations.convolution(images, torch.empty(64, 64, 3, 3, dtype=dtype, device='meta'), images, 1)[0]
+
+    half, double = (
+        seconds(dtype, torch.contiguous_format) / seconds(dtype, torch.channels_last)
+        for dtype in (torch.float16, torch.float64)
+    )
+    assert half > 1.3 and double == 1
 
 
 def test_a_collective_takes_longer_between_nodes_and_with_more_ranks() -> None:

@@ -53,13 +53,14 @@ def test_a_command_that_fails_only_in_the_step_that_is_timed_has_not_failed() ->
 
 def test_kernels_of_unknown_duration_are_named_with_their_share() -> None:
     time = StepTime(0.5, 100.0, 2.0, 0.4, {'matrix_products': 0.9, 'waiting_for_host': 0.1}, 200, {'aten::x in y': 3})
-    first, second, third = time_in_words(time, 't4')
-    assert (
-        first == 'a step takes 500.0 ms, 100 tokens/s on each GPU, 40% MFU, never compared with a real one of this kind'
+    first, second, third = time_in_words(time, 'l4')
+    assert first == (
+        'a step takes 500.0 ms, 100 tokens/s on each GPU, 40% MFU, never compared with a real one of this kind, '
+        'may be off by a third'
     )
     assert second == 'its time: 90% matrix products, 10% waiting for the host'
     assert third.endswith('with their share of launches: aten::x in y (1.5%)')
-    assert 'on A100' in next(time_in_words(time, 'a100-40gb'))
+    assert 'for GPTs on A100, 18 % for ResNet and compiled' in next(time_in_words(time, 'a100-40gb'))
 
 
 def test_operators_that_compute_more_than_their_bytes_tell_are_named_and_ordinary_ones_are_not() -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from composer_memprof.simulated_gpu.clocks import Kind
 from composer_memprof.simulated_gpu.durations.attention import attention_seconds
+from composer_memprof.simulated_gpu.durations.memory import Memory
 from composer_memprof.simulated_gpu.durations.products import Products
-from composer_memprof.simulated_gpu.rates import KERNEL, MEMORY_REACHED, Rates
+from composer_memprof.simulated_gpu.rates import KERNEL, Rates
 
 Duration = tuple[float, Kind]
 _Arguments = Sequence[Any]
@@ -24,13 +25,14 @@ class Durations:
 
     Args:
         compute_capability: its major part.
+        l2_cache: bytes.
     """
 
-    def __init__(self, rates: Rates, multiprocessors: int, compute_capability: int) -> None:
+    def __init__(self, rates: Rates, multiprocessors: int, compute_capability: int, l2_cache: int = 0) -> None:
         self._rates = rates
         self._compute_capability = compute_capability
-        self._products = Products(rates, multiprocessors)
-        self._memory = rates.memory * MEMORY_REACHED
+        self._memory = Memory(rates, multiprocessors, l2_cache)
+        self._products = Products(rates, multiprocessors, self._memory)
         self._rules: dict[Any, _Rule] = {}
         self._by_bytes_alone: set[Any] = set()
 
@@ -50,18 +52,22 @@ class Durations:
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
-    def product(self, batch: int, m: int, n: int, k: int, of: Tensor) -> Duration:
-        tf32 = torch.backends.cuda.matmul.allow_tf32
-        return self._products.seconds(batch, m, n, k, str(of.dtype)[6:], of.element_size(), tf32), Kind.PRODUCTS
+    def product(self, batch: int, m: int, n: int, k: int, left: Tensor, right: Tensor) -> Duration:
+        tf32, itemsize = torch.backends.cuda.matmul.allow_tf32, left.element_size()
+        alignment = math.gcd(16, _row(left) * itemsize, _row(right) * right.element_size(), n * itemsize)
+        return self._products.seconds(batch, m, n, k, str(left.dtype)[6:], itemsize, tf32, alignment), Kind.PRODUCTS
 
     def convolution(self, inputs: Tensor, weight: Tensor, output: Tensor, groups: int) -> Duration:
-        """As the product that it is: each element of the output of a channel's weights and the inputs below them."""
+        """As the product that it is: each element of the output of a channel's weights and the inputs below them.
+
+        Tensor cores want the channels last: cuDNN copies tensors of another layout into this one, and its result back.
+        """
         places = output.numel() // max(1, output.shape[1])
         channels, depth = weight.shape[0] // groups, weight[0].numel()
-        tf32 = torch.backends.cudnn.allow_tf32
-        seconds = self._products.seconds(
-            groups, places, channels, depth, str(inputs.dtype)[6:], inputs.element_size(), tf32
-        )
+        dtype, tf32 = str(inputs.dtype)[6:], torch.backends.cudnn.allow_tf32
+        seconds = self._products.seconds(groups, places, channels, depth, dtype, inputs.element_size(), tf32)
+        if self._rates.on_tensor_cores(dtype, tf32):
+            seconds += sum(self.moved(2 * _bytes(each))[0] for each in (inputs, output) if not _channels_are_last(each))
         return seconds, Kind.PRODUCTS
 
     def attention(self, kernel: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, backward: bool) -> Duration:
@@ -84,7 +90,7 @@ class Durations:
         return KERNEL + seconds, Kind.ATTENTION
 
     def moved(self, size: float) -> Duration:
-        return KERNEL + size / self._memory, Kind.OTHER_KERNELS
+        return KERNEL + self._memory.seconds(size), Kind.OTHER_KERNELS
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -104,6 +110,15 @@ def _bytes(value: Any) -> int:
             own = min(own, each.untyped_storage().nbytes())
         size += own
     return size
+
+
+def _row(matrix: Tensor) -> int:
+    """Elements from a row of a matrix to the next one, or from a column to the next one of a transposed one."""
+    return max(matrix.stride()[-2:])
+
+
+def _channels_are_last(tensor: Tensor) -> bool:
+    return tensor.dim() < 4 or tensor.stride(1) == 1
 
 
 # -- the rules, by the operator's name; `d` is the device's durations -------------------------------------------------
@@ -152,7 +167,7 @@ def _copied_in(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> D
 
 
 def _mm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
-    return d.product(1, a[0].shape[0], a[1].shape[1], a[0].shape[1], a[0])
+    return d.product(1, a[0].shape[0], a[1].shape[1], a[0].shape[1], a[0], a[1])
 
 
 def _addmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
@@ -160,7 +175,7 @@ def _addmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Durat
 
 
 def _bmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
-    return d.product(a[0].shape[0], a[0].shape[1], a[1].shape[2], a[0].shape[2], a[0])
+    return d.product(a[0].shape[0], a[0].shape[1], a[1].shape[2], a[0].shape[2], a[0], a[1])
 
 
 def _baddbmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
@@ -168,7 +183,7 @@ def _baddbmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Dur
 
 
 def _linear(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
-    return d.product(1, a[0].numel() // a[0].shape[-1], a[1].shape[0], a[0].shape[-1], a[0])
+    return d.product(1, a[0].numel() // a[0].shape[-1], a[1].shape[0], a[0].shape[-1], a[0], a[1])
 
 
 def _convolution(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:

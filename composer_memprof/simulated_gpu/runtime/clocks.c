@@ -10,7 +10,7 @@ enum { MOST_GROUPS = 256 };
 
 static int runs, period;
 static double host, latest, beginning; /* in seconds */
-static double launch_cost, shortest_kernel, bytes_per_second_of_bus, bytes_per_second; /* of the device */
+static double launch_cost, operator_cost, shortest_kernel, bytes_per_second_of_bus, bytes_per_second; /* of the device */
 static Clock of_default_streams[MOST_DEVICES], of_groups[MOST_GROUPS];
 static long counts[2]; /* launches, and those of them whose operator is not known */
 static __thread void *stream_of_libraries;
@@ -91,8 +91,9 @@ int time_is_known(void) { return runs; }
 /* -- for Python -- */
 
 /* Starts the clocks at the latest time that one of them showed, or stops them. */
-void simulated_gpu_time(int run, double launch, double kernel, double bus, double memory) {
+void simulated_gpu_time(int run, double launch, double operator, double kernel, double bus, double memory) {
   launch_cost = launch;
+  operator_cost = operator;
   shortest_kernel = kernel;
   bytes_per_second_of_bus = bus;
   bytes_per_second = memory;
@@ -115,6 +116,11 @@ void simulated_gpu_took(double seconds, int kind, int name) {
   spend(launched_on, seconds, kind);
   trace_operator(launched_on, launches, seconds, kind, name);
   launches = 0;
+}
+/* The same of an operator of torch, on which the host spends time beside its launches. */
+void simulated_gpu_operated(double seconds, int kind, int name) {
+  if (launches) host += operator_cost;
+  simulated_gpu_took(seconds, kind, name);
 }
 /* A collective on the stream of its group, after what the caller's stream has to do. Returns its end. */
 double simulated_gpu_collective(int group, void *stream, double seconds, int name) {

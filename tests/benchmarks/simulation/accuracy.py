@@ -2,8 +2,8 @@
 
 Each training of ``workloads`` runs on a simulated GPU and, where there is one, on the real GPU. With ``ARGS='REAL.pickle
 SCRIPT ARGUMENT…'`` it compares a memory snapshot from a real GPU with one that a script writes on the simulated GPU, to
-the path that it gets as its last argument. ``ARGS=time`` compares step times with published ones (``time_accuracy``), and
-``ARGS=breadth`` trains other projects' models (``tests.breadth``).
+the path that it gets as its last argument. ``ARGS=time`` compares step times with published ones (``time_accuracy``), ``ARGS=devices``
+those of single GPUs (``device_accuracy``), and ``ARGS=breadth`` trains other projects' models (``tests.breadth``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from composer_memprof.analysis.snapshot.loading import load_snapshot
 from composer_memprof.messages import human_bytes
 from composer_memprof.simulated_gpu.devices import Device, UnknownDeviceError, device_names, find_device
 from composer_memprof.simulated_gpu.environment import environment_with
-from tests.benchmarks.simulation import time_accuracy
+from tests.benchmarks.simulation import device_accuracy, time_accuracy
 from tests.benchmarks.simulation.workloads import WORKLOADS
 from tests.breadth import run as breadth
 
@@ -34,6 +34,9 @@ Peaks = dict[str, int]
 def main(arguments: list[str]) -> None:
     if arguments[:1] == ['time']:
         time_accuracy.main(arguments[1:])
+        return
+    if arguments[:1] == ['devices']:
+        device_accuracy.main(arguments[1:])
         return
     if arguments[:1] == ['breadth']:
         breadth.main(arguments[1:])
