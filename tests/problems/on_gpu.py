@@ -395,6 +395,9 @@ PROBLEMS: dict[str, Problem] = {
     )
 }
 PROBLEMS['pinned memory'] = Problem(
-    apart('pinned memory'), ('Host memory grows', "'between batches'"), 'Look in', 4 << 20
+    apart('pinned memory'),
+    ('Host memory grows', "'between batches'", 'kept by KeepsPinned.kept, a list of'),
+    'Stop keeping what batches put into KeepsPinned.kept',
+    4 << 20,
 )
 HEALTHY: dict[str, Callable[[], None]] = {name: apart(name) for name in ('a healthy GPU', 'a healthy GPU in fp32')}

@@ -48,6 +48,16 @@ def test_no_container_is_named_that_explains_little_of_the_growth() -> None:
     assert growing_container(before, grown=64 * MIB) is None
 
 
+def test_a_list_that_each_batch_makes_anew_is_found_by_all_that_it_has() -> None:
+    holder = Holder()
+    holder.rows = [bytes(MIB) for _ in range(60)]
+    before = lengths_of_containers()
+    assert before is not None
+    holder.rows = [*holder.rows, *(bytes(MIB) for _ in range(20))]
+    found = growing_container(before, grown=20 * MIB, grown_in_all=80 * MIB)
+    assert found is not None and found.kept_by == 'Holder.rows, a list of 80'
+
+
 def test_a_process_that_does_not_clearly_grow_is_not_looked_at() -> None:
     asked: list[bool] = []
     watch = GrowthWatch(lambda: bool(asked.append(True)))

@@ -39,7 +39,7 @@ _MEASURED, _DEPTH = 32, 4
 _CANDIDATES = 40
 #: A container explains growth of which its new things are this share.
 _EXPLAINS = 0.3
-#: One whose things are larger than so many times the growth holds what was there before.
+#: One whose things are larger than so many times the growth since the recording began holds what was there before.
 _MOST_EXPLAINED = 2
 #: Bytes of growth after which the trend is asked again, and twice of which lie between the two looks.
 _STEP = 8 << 20
@@ -92,18 +92,20 @@ def lengths_of_containers() -> Optional[Lengths]:
     return Lengths(table[:, 0].copy(), table[:, 1].copy())
 
 
-def growing_container(before: Lengths, grown: int) -> Optional[GrowingContainer]:
+def growing_container(before: Lengths, grown: int, grown_in_all: int = 0) -> Optional[GrowingContainer]:
     """The container whose new things explain most of the bytes by which the process has grown; None if none does.
 
     Args:
         before (Lengths): at an earlier time.
         grown (int): bytes by which the process has grown since.
+        grown_in_all (int): bytes by which it has grown since the recording began, if these are more. All things of a
+            container that was made anew since the earlier time count as new, also those that an older one held.
     """
     largest, most, more = 0, 0, 0
     for number, count in _longer(before):
         container = next(each for each in gc.get_objects() if id(each) == number)
         size = _bytes_of_newest(container, count)
-        if most < size <= _MOST_EXPLAINED * grown:
+        if most < size <= _MOST_EXPLAINED * max(grown, grown_in_all):
             largest, most, more = number, size, count
         del container  # it would be found among what keeps it
     if most < _EXPLAINS * grown:
@@ -173,6 +175,7 @@ class GrowthWatch:
     def __init__(self, is_clear: Callable[[], bool]) -> None:
         self._is_clear = is_clear
         self._asked_at: Optional[int] = None
+        self._least: Optional[int] = None
         self._before: Optional[Lengths] = None
         self._begin, self._due = 0, 0
         self._is_off = False
@@ -200,6 +203,7 @@ class GrowthWatch:
     def _first_look(self, rss: int) -> None:
         if self._asked_at is None or rss < self._asked_at:
             self._asked_at = rss
+        self._least = rss if self._least is None else min(rss, self._least)
         if rss < self._asked_at + _STEP:
             return
         self._asked_at = rss
@@ -209,7 +213,7 @@ class GrowthWatch:
             self._begin, self._due = rss, rss + 2 * _STEP
 
     def _after(self, rss: int) -> Optional[Search]:
-        assert self._before is not None
+        assert self._before is not None and self._least is not None
         self._was_due = True
         self._due = rss + 4 * (rss - self._begin)
-        return functools.partial(growing_container, self._before, rss - self._begin)
+        return functools.partial(growing_container, self._before, rss - self._begin, rss - self._least)

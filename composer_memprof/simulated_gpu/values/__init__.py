@@ -23,8 +23,7 @@ from composer_memprof.messages import log_error
 
 def install(torch: types.ModuleType) -> None:
     """Follow values in this process, or say that this torch lacks what that needs. Called once torch is imported."""
-    from composer_memprof.simulated_gpu import traceable
-    from composer_memprof.simulated_gpu.values import runtime
+    from composer_memprof.simulated_gpu.values import runtime, traceable
 
     if not runtime.is_there():
         return

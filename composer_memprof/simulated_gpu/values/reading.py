@@ -12,8 +12,7 @@ from typing import Any, Optional
 
 import torch
 
-from composer_memprof.simulated_gpu import traceable
-from composer_memprof.simulated_gpu.values import host, keys, reads, rules, runtime
+from composer_memprof.simulated_gpu.values import host, keys, reads, rules, runtime, traceable
 from composer_memprof.simulated_gpu.values.known import (
     GUESSED,
     PLAIN,

@@ -13,8 +13,7 @@ import torch
 from torch.utils import _device
 
 from composer_memprof.messages import log_error
-from composer_memprof.simulated_gpu import traceable
-from composer_memprof.simulated_gpu.values import host
+from composer_memprof.simulated_gpu.values import host, traceable
 from composer_memprof.simulated_gpu.values.known import (
     REAL,
     entry_before_write,
