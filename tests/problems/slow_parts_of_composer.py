@@ -49,7 +49,8 @@ def _with_algorithm(event: Event) -> Callable[[], None]:
 
 
 def _in_microbatches(size: int) -> Callable[[], None]:
-    return lambda: train(StepTimes(), train_dataloader=loader(6, batch_size=32), device_train_microbatch_size=size)
+    """So many batches that the typical one is right where other processes take the processor from some."""
+    return lambda: train(StepTimes(), train_dataloader=loader(30, batch_size=32), device_train_microbatch_size=size)
 
 
 _SAMPLER = ('waits for data', 'in the sampler', line_of(SlowSampler.__iter__, 'sleep'))
