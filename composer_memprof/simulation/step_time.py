@@ -21,8 +21,8 @@ LABELS = {
 _SMALLEST_SHARE = 0.005
 #: What was compared with real steps on each device, in words (`make accuracy`, with `ARGS='time FILE.csv'` and `ARGS=devices`).
 _COMPARED = {
-    'a100-40gb': 'within about 8 % for GPTs on A100, 18 % for ResNet and compiled GPTs of even sizes',
-    'a100-80gb': 'within about 6 % for GPTs on A100, 18 % for ResNet and compiled GPTs of even sizes',
+    'a100-40gb': 'within about 8 % for GPTs on A100, 18 % for ResNet and compiled GPTs',
+    'a100-80gb': 'within about 6 % for GPTs on A100, 18 % for ResNet and compiled GPTs',
     'h100-80gb': 'within about 16 % for three compiled GPTs on H100, nothing else was compared',
     'v100-16gb': 'within about 22 % for BERT and ResNet on V100',
     'v100-32gb': 'within about 22 % for BERT and ResNet on V100',

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from composer_memprof import HostRSS, MemorySnapshot, StepTimes
 from tests.conftest import simulated_gpu
+from tests.problems.on_host import grows
 from tests.problems.problem import Problem, line_of
 from tests.support.processes.simulated_runs import run_on_a_server, run_rank
 
@@ -394,10 +395,5 @@ PROBLEMS: dict[str, Problem] = {
         ),
     )
 }
-PROBLEMS['pinned memory'] = Problem(
-    apart('pinned memory'),
-    ('Host memory grows', "'between batches'", 'kept by KeepsPinned.kept, a list of'),
-    'Stop keeping what batches put into KeepsPinned.kept',
-    4 << 20,
-)
+PROBLEMS['pinned memory'] = Problem(apart('pinned memory'), *grows('between batches', 'KeepsPinned.kept'), 4 << 20)
 HEALTHY: dict[str, Callable[[], None]] = {name: apart(name) for name in ('a healthy GPU', 'a healthy GPU in fp32')}

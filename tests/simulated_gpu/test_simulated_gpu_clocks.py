@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,6 +140,22 @@ def test_bytes_that_fit_the_cache_are_quicker_the_fewer_they_are_and_others_take
     assert rate == sorted(rate, reverse=True) and rate[0] > 4 * rate[-1]
     assert rate[-1] == pytest.approx(rates.memory * MEMORY_REACHED)
     assert Memory(rates, device.multiprocessors, 0).seconds(1) == pytest.approx(1 / rate[-1])
+
+
+def test_compiled_code_pads_rows_of_odd_bytes_where_that_is_quicker() -> None:
+    durations = Durations(rates_of('a100-80gb'), 108, 8, 40 << 20)
+
+    def seconds(operation: Any, rows: int, columns: int) -> float:
+        left, right = (
+            torch.empty(*sizes, dtype=torch.bfloat16, device='meta') for sizes in ((rows, 768), (768, columns))
+        )
+        result = torch.empty(rows, columns, dtype=torch.bfloat16, device='meta')
+        keywords = {'out': result} if operation is torch.ops.aten.mm.out else {}
+        return durations.of(operation, (left, right), keywords, result)[0]
+
+    mm = torch.ops.aten.mm
+    assert seconds(mm.out, 16384, 50257) < 1.2 * seconds(mm.out, 16384, 50304) < seconds(mm.default, 16384, 50257)
+    assert seconds(mm.out, 16, 65) == seconds(mm.default, 16, 65)
 
 
 def test_a_convolution_on_tensor_cores_is_quicker_with_the_channels_last() -> None:

@@ -20,6 +20,10 @@ _Arguments = Sequence[Any]
 _Rule = Callable[['Durations', _Arguments, dict[str, Any], Any], Duration]
 
 
+#: Bytes at whose multiples rows begin that any kernel for products takes.
+_ALIGNED = 16
+
+
 class Durations:
     """The durations of one device.
 
@@ -52,10 +56,18 @@ class Durations:
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
-    def product(self, batch: int, m: int, n: int, k: int, left: Tensor, right: Tensor) -> Duration:
+    def product(
+        self, batch: int, m: int, n: int, k: int, left: Tensor, right: Tensor, *, compiled: bool = False
+    ) -> Duration:
+        """Of (m, k) by (k, n). The compiler pads rows that are not aligned, where a copy and a quick product are quicker."""
         tf32, itemsize = torch.backends.cuda.matmul.allow_tf32, left.element_size()
-        alignment = math.gcd(16, _row(left) * itemsize, _row(right) * right.element_size(), n * itemsize)
-        return self._products.seconds(batch, m, n, k, str(left.dtype)[6:], itemsize, tf32, alignment), Kind.PRODUCTS
+        alignment = math.gcd(_ALIGNED, _row(left) * itemsize, _row(right) * right.element_size(), n * itemsize)
+        call = (batch, m, n, k, str(left.dtype)[6:], itemsize, tf32)
+        seconds = self._products.seconds(*call, alignment)
+        if compiled and alignment < _ALIGNED:
+            padded = self._products.seconds(*call, _ALIGNED) + self.moved(2 * _bytes((left, right)))[0]
+            seconds = min(seconds, padded)
+        return seconds, Kind.PRODUCTS
 
     def convolution(self, inputs: Tensor, weight: Tensor, output: Tensor, groups: int) -> Duration:
         """As the product that it is: each element of the output of a channel's weights and the inputs below them.
@@ -167,7 +179,8 @@ def _copied_in(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> D
 
 
 def _mm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
-    return d.product(1, a[0].shape[0], a[1].shape[1], a[0].shape[1], a[0], a[1])
+    # torch.compile's code gives its products the memory of their results
+    return d.product(1, a[0].shape[0], a[1].shape[1], a[0].shape[1], a[0], a[1], compiled='out' in k)
 
 
 def _addmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
@@ -175,7 +188,7 @@ def _addmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Durat
 
 
 def _bmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
-    return d.product(a[0].shape[0], a[0].shape[1], a[1].shape[2], a[0].shape[2], a[0], a[1])
+    return d.product(a[0].shape[0], a[0].shape[1], a[1].shape[2], a[0].shape[2], a[0], a[1], compiled='out' in k)
 
 
 def _baddbmm(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
