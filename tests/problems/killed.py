@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -17,10 +15,9 @@ from torch.utils.data import DataLoader, get_worker_info
 from composer_memprof import HostRSS, MemorySnapshot, StepTimes
 from composer_memprof.cgroup import CgroupMemory
 from composer_memprof.recorders.host import recorder
-from tests.conftest import Noise, Regression, child_environment, train
-from tests.problems.problem import Problem
+from tests.conftest import Noise, Regression, train
+from tests.problems.problem import Problem, in_own_process
 from tests.support.callbacks.host_memory import MIB, fresh_memory
-from tests.support.processes import warm_python
 
 _ROOM = 320 * MIB
 
@@ -97,34 +94,24 @@ def _limited() -> int:
     return limit
 
 
-def _apart(call: str, status: int = -signal.SIGKILL) -> Callable[[], None]:
-    def run() -> None:
-        code = f'from tests.problems import killed; killed.{call}'
-        command = [sys.executable, '-c', code]
-        done = warm_python.run(
-            command, env=child_environment(), capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == status, done.stderr[-2000:]
-
-    return run
-
-
 PROBLEMS: dict[str, Problem] = {
     'killed when host memory was full': Problem(
-        _apart('trains(1)'),
+        in_own_process('killed', 'trains(1)', -signal.SIGKILL),
         ('Rank 0 was killed when host memory was full', "'forward'", 'LeaksUntilKilled.kept'),
         'Stop keeping what batches put into LeaksUntilKilled.kept',
         MIB,
     ),
     'killed after few batches': Problem(
-        _apart('trains(32)'),
+        in_own_process('killed', 'trains(32)', -signal.SIGKILL),
         ('Rank 0 was killed when host memory was full', 'too short', "'forward'"),
         'Look in the training process',
     ),
     'a checkpoint that takes host memory': Problem(
-        _apart('saves()'),
+        in_own_process('killed', 'saves()', -signal.SIGKILL),
         ('Rank 0 was killed when host memory was full', "'checkpoint'"),
         'Save',
     ),
-    'shared memory that is full': Problem(_apart('loads()', 1), ('Rank 0 failed', 'Bus error'), 'more shared memory'),
+    'shared memory that is full': Problem(
+        in_own_process('killed', 'loads()', 1), ('Rank 0 failed', 'Bus error'), 'more shared memory'
+    ),
 }

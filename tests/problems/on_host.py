@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from composer_memprof import HostRSS, Memray
 from tests.conftest import Noise, Regression, loader, train
-from tests.problems.problem import Problem, line_of
+from tests.problems.problem import Problem, in_own_process, line_of
 from tests.support.callbacks.host_memory import MIB, fresh_memory
 
 
@@ -101,6 +101,14 @@ def of_data(data: Callable[[], Noise], **more: Any) -> Callable[[], None]:
     return of_host(train_dataloader=lambda: DataLoader(data(), batch_size=1, **more))
 
 
+def leaks_rarely() -> None:
+    of_host(model=LeaksRarely, batches=300)()
+
+
+def fills_up() -> None:
+    of_host(FillsUp)()
+
+
 PROBLEMS: dict[str, Problem] = {
     'two workers that leak': Problem(
         of_data(lambda: LeakyNoise(150), num_workers=2),
@@ -125,7 +133,7 @@ PROBLEMS: dict[str, Problem] = {
     ),
     'a callback that keeps rows of text': Problem(of_host(Rows), *grows('between batches', 'Rows.rows')),
     'a forward that leaks in each 25th batch': Problem(
-        of_host(model=LeaksRarely, batches=300), *grows('forward', 'LeaksRarely.kept'), int(0.64 * MIB)
+        in_own_process('on_host', 'leaks_rarely()'), *grows('forward', 'LeaksRarely.kept'), int(0.64 * MIB)
     ),
     'rows of text in a recording of memray': Problem(
         lambda: train(Memray(schedule={'skip': '2ba', 'active': '12ba'}), Rows(), batches=16),
@@ -136,6 +144,6 @@ PROBLEMS: dict[str, Problem] = {
 
 HEALTHY: dict[str, Callable[[], None]] = {
     'no leak on the host': of_host(),
-    'a buffer on the host that fills up': of_host(FillsUp),
+    'a buffer on the host that fills up': in_own_process('on_host', 'fills_up()'),
     'workers that do not leak': of_data(lambda: Noise(100), num_workers=2),
 }

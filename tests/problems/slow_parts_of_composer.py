@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from composer_memprof import StepTimes
 from tests.conftest import Noise, loader, train
-from tests.problems.problem import Problem, line_of
+from tests.problems.problem import Problem, in_own_process, line_of
 
 
 class SlowSampler(Sampler):
@@ -48,9 +48,13 @@ def _with_algorithm(event: Event) -> Callable[[], None]:
     return lambda: train(StepTimes(), algorithms=[SlowAlgorithm(event)], batches=20)
 
 
-def _in_microbatches(size: int) -> Callable[[], None]:
+def trains_in_microbatches(size: int) -> None:
     """So many batches that the typical one is right where other processes take the processor from some."""
-    return lambda: train(StepTimes(), train_dataloader=loader(30, batch_size=32), device_train_microbatch_size=size)
+    train(StepTimes(), train_dataloader=loader(30, batch_size=32), device_train_microbatch_size=size)
+
+
+def _in_microbatches(size: int) -> Callable[[], None]:
+    return in_own_process('slow_parts_of_composer', f'trains_in_microbatches({size})')
 
 
 _SAMPLER = ('waits for data', 'in the sampler', line_of(SlowSampler.__iter__, 'sleep'))

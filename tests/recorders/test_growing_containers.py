@@ -48,6 +48,16 @@ def test_no_container_is_named_that_explains_little_of_the_growth() -> None:
     assert growing_container(before, grown=64 * MIB) is None
 
 
+def test_a_long_list_with_a_few_large_things_more_is_found() -> None:
+    holder = Holder()
+    holder.rows = [bytes(MIB) for _ in range(9)]
+    before = lengths_of_containers()
+    assert before is not None
+    holder.rows += [bytes(16 * MIB) for _ in range(3)]
+    found = growing_container(before, grown=48 * MIB)
+    assert found is not None and found.kept_by == 'Holder.rows, a list of 12' and found.more == 3
+
+
 def test_a_list_that_each_batch_makes_anew_is_found_by_all_that_it_has() -> None:
     holder = Holder()
     holder.rows = [bytes(MIB) for _ in range(60)]
@@ -69,7 +79,7 @@ def test_a_process_that_grows_on_is_searched_ever_more_rarely() -> None:
     watch = GrowthWatch(lambda: True)
     due = [size for size in range(100, 600) if watch.search(size * MIB) is not None]
     assert due == [124, 188, 508]
-    assert watch.last_search(600 * MIB) is None
+    assert watch.last_search(600 * MIB) is None and watch.last_search(720 * MIB) is not None
 
 
 def test_a_recording_that_ends_early_has_one_search() -> None:

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import heapq
 import itertools
 import mmap
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -29,20 +31,24 @@ import torch
 from composer_memprof.recorders.allocations.keepers import keepers_of_objects
 from composer_memprof.recorders.allocations.limits import CACHED, length_of
 
-#: A container that has as many things more than before may be what grows; a shorter one is not remembered.
+#: Containers that are shorter are not remembered: what they had is not known later, and all that they have counts as new.
 _FEWEST = 8
+#: A remembered container that has as many things more than before may be what grows: each may be large.
+_FEWEST_MORE = 3
 #: Objects of the process from which on nothing is looked at: a look takes some 0.1 us for each.
 MOST_OBJECTS = 5_000_000
 #: Things of a container whose sizes are measured; how deep each is looked into.
 _MEASURED, _DEPTH = 32, 4
 #: Containers that are measured, the ones that have grown most.
-_CANDIDATES = 40
+_CANDIDATES = 400
 #: A container explains growth of which its new things are this share.
 _EXPLAINS = 0.3
 #: One whose things are larger than so many times the growth since the recording began holds what was there before.
 _MOST_EXPLAINED = 2
 #: Bytes of growth after which the trend is asked again, and twice of which lie between the two looks.
 _STEP = 8 << 20
+#: At the end there is one more search of a process that has grown so many times as much as at the last one.
+_MUCH_MORE = 1.5
 _KINDS = frozenset({list, dict, set, deque})
 _SEARCHED = _KINDS | {CACHED}
 
@@ -102,38 +108,41 @@ def growing_container(before: Lengths, grown: int, grown_in_all: int = 0) -> Opt
             container that was made anew since the earlier time count as new, also those that an older one held.
     """
     largest, most, more = 0, 0, 0
-    for number, count in _longer(before):
-        container = next(each for each in gc.get_objects() if id(each) == number)
+    longer = _longer(before)
+    while longer:  # what was looked at is let go: it would be found among what keeps the container
+        container, count = longer.pop()
         size = _bytes_of_newest(container, count)
         if most < size <= _MOST_EXPLAINED * max(grown, grown_in_all):
-            largest, most, more = number, size, count
-        del container  # it would be found among what keeps it
+            largest, most, more = id(container), size, count
+        del container
     if most < _EXPLAINS * grown:
         return None
     name = keepers_of_objects([largest]).get(largest)
     return None if name is None else GrowingContainer(name, more, most)
 
 
-def _longer(before: Lengths) -> list[tuple[int, int]]:
-    """The containers that have grown most, by ``id``, each with how many things it has more."""
+def _longer(before: Lengths) -> list[tuple[Any, int]]:
+    """The containers that have grown most, each with how many things it has more."""
     found = [
-        (count, id(each))
+        (each, length - had)
         for each in gc.get_objects()
-        if type(each) in _SEARCHED and (count := length_of(each) - before.of(id(each))) >= _FEWEST
+        if type(each) in _SEARCHED
+        and (length := length_of(each)) >= _FEWEST
+        and length - (had := before.of(id(each))) >= _FEWEST_MORE
     ]
-    return [(number, count) for count, number in sorted(found, reverse=True)[:_CANDIDATES]]
+    return heapq.nlargest(_CANDIDATES, found, key=operator.itemgetter(1))
 
 
 def _bytes_of_newest(container: Any, count: int) -> int:
     if isinstance(container, CACHED):
-        newest: list[Any] = [each for each in gc.get_referents(container) if type(each) is not dict]
+        things: Iterable[Any] = [each for each in gc.get_referents(container) if type(each) is not dict]
     elif isinstance(container, dict):
-        newest = list(itertools.islice(reversed(container.items()), _MEASURED))
+        things = reversed(container.items())
     elif isinstance(container, (list, deque)):
-        newest = list(itertools.islice(reversed(container), _MEASURED))
+        things = reversed(container)
     else:
-        newest = list(itertools.islice(container, _MEASURED))
-    return _whole_size(newest, count, _DEPTH)
+        things = container
+    return _whole_size(itertools.islice(things, count), count, _DEPTH)
 
 
 def _whole_size(things: Iterable[Any], count: int, depth: int) -> int:
@@ -179,7 +188,7 @@ class GrowthWatch:
         self._before: Optional[Lengths] = None
         self._begin, self._due = 0, 0
         self._is_off = False
-        self._was_due = False
+        self._searched = 0
 
     def search(self, rss: int) -> Optional[Search]:
         """The search that is due now, at the end of a batch; None if none is.
@@ -195,8 +204,8 @@ class GrowthWatch:
         return self._after(rss) if rss >= self._due else None
 
     def last_search(self, rss: int) -> Optional[Search]:
-        """The search at the end of a recording, if none was due before."""
-        if self._before is None or self._was_due or rss < self._begin + _STEP:
+        """The search at the end of a recording, unless one was made when the process had grown nearly as much."""
+        if self._before is None or rss < self._begin + max(_STEP, _MUCH_MORE * self._searched):
             return None
         return self._after(rss)
 
@@ -214,6 +223,6 @@ class GrowthWatch:
 
     def _after(self, rss: int) -> Optional[Search]:
         assert self._before is not None and self._least is not None
-        self._was_due = True
+        self._searched = rss - self._begin
         self._due = rss + 4 * (rss - self._begin)
         return functools.partial(growing_container, self._before, rss - self._begin, rss - self._least)
