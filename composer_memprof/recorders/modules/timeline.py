@@ -44,7 +44,12 @@ class TrackerTimeline:
         self.total = self._bytes[:, :end].sum(axis=0)
 
     def highest(self, first: int, last: int) -> int:
-        """The tick from ``first`` to ``last`` at which the total is highest."""
+        """The tick from ``first`` to ``last`` at which the total is highest.
+
+        Of a use without a tick of its own, as another thread's events can leave one, that of its beginning.
+        """
+        first = min(first, len(self.total) - 1)
+        last = max(first, last)
         return first + int(self.total[first : last + 1].argmax())
 
     def highest_of(self, ticks: np.ndarray) -> int:
