@@ -37,6 +37,8 @@ PHASES = (
     PREDICT_FORWARD,
     BETWEEN_BATCHES,
 )
+#: What a batch of training does, in order, once it has its data.
+WITHIN_BATCH = (FORWARD, BACKWARD, OPTIMIZER)
 #: The forward of each stage.
 FORWARDS = (FORWARD, EVAL_FORWARD, PREDICT_FORWARD)
 

@@ -25,7 +25,7 @@ from composer_memprof.callbacks.framework.options import raise_with_name
 from composer_memprof.loop.data_phases import DataPhases
 from composer_memprof.loop.model_phases import ModelPhases
 from composer_memprof.messages import check_one_of
-from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, FORWARD, OPTIMIZER, WITHIN_BATCH
 
 #: The events at the beginning and the end of each phase.
 _PHASES: dict[str, tuple[tuple[Event, ...], tuple[Event, ...]]] = {
@@ -38,8 +38,6 @@ _PHASES: dict[str, tuple[tuple[Event, ...], tuple[Event, ...]]] = {
 }
 #: Within these, the run loads no data for its next batch.
 _LOAD_THEIR_OWN = (DATALOADER, EVAL)
-#: Those of a batch; the others lie between batches.
-_WITHIN_BATCH = (FORWARD, BACKWARD, OPTIMIZER)
 
 
 class Run:
@@ -173,7 +171,7 @@ class Run:
         if not self._is_open:
             return
         self.state.batch = batch
-        if name in _WITHIN_BATCH:
+        if name in WITHIN_BATCH:
             self._begin_batch()
         for event in _PHASES[name][0]:
             self._send(event)

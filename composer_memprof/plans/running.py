@@ -52,7 +52,8 @@ DATA_ENDS = 'the data are less than one batch'
 _LEFT_OUT = ('loggers', 'profiler', 'load_path', 'autoresume')
 #: Composer's passes over algorithms that import all algorithms.
 _PASSES_THAT_IMPORT = (
-    *('sort_selective_backprop_first', 'sort_low_precision_layernorm_last'),
+    'sort_selective_backprop_first',
+    'sort_low_precision_layernorm_last',
     'warn_if_multiple_loss_interpolation',
 )
 #: Further ones that a trial without an evaluation and a checkpoint ignores.

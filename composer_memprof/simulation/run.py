@@ -140,6 +140,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         processes, lost = read_peaks(temporary)
         processes = [_with_trace(each, what.trace if each is processes[0] else None) for each in processes]
         lines = notes_in(notes)
+        kept = kept_in(lines)
     return SimulationResult(
         **what.machine(),
         processes=processes,
@@ -154,7 +155,7 @@ def simulate(command: Sequence[str], what: Simulation, folder: Optional[Path], *
         steps_asked=what.steps,
         follows_values=what.values,
         reads=parsed(lines),
-        unused=[place for place in what.kept_at if place not in kept_in(lines)],
+        unused=[place for place in what.kept_at if place not in kept],
         subject=what.subject,
     )
 

@@ -30,18 +30,16 @@ from composer_memprof.recorders.torch_private.graph_tasks import in_backward
 from composer_memprof.recorders.torch_private.tensors import is_modified_view
 from composer_memprof.signals import holds_signals
 from composer_memprof.vocabulary import (
-    BACKWARD,
     BUFFER,
     EVAL,
     EVAL_FORWARD,
-    FORWARD,
     GRADIENT,
     INPUT,
-    OPTIMIZER,
     OPTIMIZER_STATE,
     PARAMETER,
     UNSHARDED_GRADIENT,
     UNSHARDED_PARAMETER,
+    WITHIN_BATCH,
 )
 
 #: The modules of ``torch_private`` that this one needs.
@@ -50,8 +48,6 @@ NEEDS = (compilation, graph_tasks, tensors)
 FSDP2_NEEDS = (fsdp_parameters_of_torch,)
 #: Rows of each kind that are kept, the newest: a recording may never end.
 _MOST_ROWS = 100_000
-#: The phases of a batch, in which no evaluation runs.
-_OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
 #: In a backward node's metadata: the recording whose hook is on the node.
 _HOOKED_BY = 'composer_memprof.module'
 
@@ -109,7 +105,7 @@ class Annotations:
         Args:
             evaluates (bool): the model is in evaluation mode, after a training that was not.
         """
-        is_marked = bool(self._phases) and self._phases[-1][2] in _OF_TRAINING
+        is_marked = bool(self._phases) and self._phases[-1][2] in WITHIN_BATCH
         if (
             (self._in_evaluation or (evaluates and not is_marked))
             and self.evaluation_graph is None

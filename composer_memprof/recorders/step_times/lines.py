@@ -21,7 +21,7 @@ from typing import Optional
 
 from composer_memprof.recorders.host.sampler import Sampler
 from composer_memprof.recorders.step_times.summary import REST
-from composer_memprof.vocabulary import BACKWARD, DATALOADER, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import DATALOADER, WITHIN_BATCH
 
 #: Seconds between two samples on average: each takes some twenty microseconds of the interpreter.
 _INTERVAL_S = 0.05
@@ -49,7 +49,6 @@ _RUNS_ALGORITHMS, _ASKS_SAMPLER = '_run_algorithms', '_next_index'
 _DATALOADER = os.path.join('torch', 'utils', 'data', 'dataloader.py')
 #: In a loop without Composer's Trainer: its other code within such a phase; and training's own work between the phases.
 LOOP, OF_MODEL = 'loop', 'model'
-_OF_TRAINING = (FORWARD, BACKWARD, OPTIMIZER)
 #: What runs beside the loading of data in its phase.
 _BESIDE_LOADING = (ALGORITHMS, CALLBACKS, SAMPLER)
 
@@ -112,7 +111,7 @@ class LineSampler:
         if found not in self._counts and len(self._counts) >= _MOST_LINES:
             return
         self._counts[found] += 1
-        is_within = phase in _OF_TRAINING or (phase == DATALOADER and whose in _BESIDE_LOADING)
+        is_within = phase in WITHIN_BATCH or (phase == DATALOADER and whose in _BESIDE_LOADING)
         if is_within and whose and whose != OF_MODEL:
             self._of_whom[whose, line] += 1
 

@@ -52,15 +52,9 @@ def _kept_here() -> float:
     lines = reads.lines()
     for place, part in _kept_at():
         if any(line == place or line.endswith(os.sep + place) for line in lines):
-            _note_kept(place)
+            reads.note_kept(place)
             return part
     return -1
-
-
-@functools.cache
-def _note_kept(place: str) -> None:
-    """Once."""
-    reads.note_kept(place)
 
 
 def _share_of(entry: Entry, tensor: torch.Tensor) -> float:

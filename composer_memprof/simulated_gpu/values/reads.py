@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -103,8 +104,9 @@ def note(what: str, value: Callable[[int], Any], sure: int) -> Any:
     return given
 
 
+@functools.cache
 def note_kept(place: str) -> None:
-    """Note that a mask keeps the part that the user gave for this place."""
+    """Note once that a mask keeps the part that the user gave for this place."""
     _write_line(f'{_KEPT}{place}')
 
 

@@ -17,11 +17,9 @@ from composer_memprof.artifacts.naming.compression import codec_of
 from composer_memprof.artifacts.writing.temporary_files import replaced_whole
 from composer_memprof.simulated_gpu.calibration import Factors
 from composer_memprof.simulation.calibration.classes import seconds_by_class
-from composer_memprof.vocabulary import BACKWARD, FORWARD, OPTIMIZER
+from composer_memprof.vocabulary import WITHIN_BATCH
 
 _TRACES, _STEP_TIMES = 'torch_profiler', 'step_times.summary'
-#: What a simulated step has of a recorded batch.
-_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)
 #: Bytes of a file of factors, at most.
 _LARGEST_FACTORS = 1 << 14
 #: A class that takes less than this part of the kernels' time, on either side, has no factor: it would be noise.
@@ -56,7 +54,7 @@ def recorded_step(run: Path) -> float:
             file = KINDS[_STEP_TIMES].read(each.checked_path())
             if file.clock == 'cuda' and file.batches:
                 seconds = {name: times['p50'] for name, times in file.seconds.items()}
-                found.append(sum(seconds[name] for name in _OF_STEP))
+                found.append(sum(seconds[name] for name in WITHIN_BATCH))
     if not found:
         raise ValueError(
             f'--calibrate={str(run)!r} must be a run with a torch trace or step times of a GPU, a trace, or a file of factors'

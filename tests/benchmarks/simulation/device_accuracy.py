@@ -7,19 +7,18 @@ simulated GPU: two steps, then one that is timed.
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 import os
 import statistics
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
-from composer_memprof.simulated_gpu.outside import outside_of
-from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, simulated_device
+from composer_memprof.simulated_gpu.this_process import simulated_device
 from composer_memprof.simulation.step_clock import StepClock
+from tests.benchmarks.simulation.forks import become, in_a_fork
 from tests.benchmarks.simulation.published_step_times import StepTime, step_times
 
 _MODULE = 'tests.benchmarks.simulation.device_accuracy'
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         words = f'{row.gpu} {row.source} {row.what}'
         if arguments and not any(word in words for word in arguments):
             continue
-        found = _in_a_process_of_its_own(row)
+        found = in_a_fork(functools.partial(_simulated, row))
         if found is None:
             print(f'| {row.gpu} | {row.source} | {row.what} | does not run | {1000 * row.seconds:.1f} |', flush=True)
             continue
@@ -56,29 +55,8 @@ def main(arguments: Sequence[str]) -> None:
         print(f'| {gpu} | {len(each)} | {statistics.median(sizes):.0%} | {max(sizes):.0%} |')
 
 
-def _in_a_process_of_its_own(row: StepTime) -> Optional[dict[str, Any]]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with os.fdopen(writing, 'w') as answer:
-                json.dump(_simulated(row), answer)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else None
-
-
 def _simulated(row: StepTime) -> dict[str, Any]:
-    device = find_device(row.gpu)
-    figures: dict[str, Any] = {**device.figures(), 'key': device.key, 'devices': 1}
-    figures['outside'] = outside_of(device, 1).bytes
-    os.environ[VARIABLE] = as_variable(figures)
+    become(row.gpu, devices=1, ranks=1)
     step = row.make()
     for _ in range(2):
         step()

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import statistics
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -24,11 +22,11 @@ from composer_memprof.simulated_gpu import ranks
 from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.durations.attention import KERNEL_VARIABLE
 from composer_memprof.simulated_gpu.environment import environment_with
-from composer_memprof.simulated_gpu.outside import outside_of
 from composer_memprof.simulated_gpu.rates import Rates, rates_of
-from composer_memprof.simulated_gpu.this_process import VARIABLE, as_variable, simulated_device
+from composer_memprof.simulated_gpu.this_process import simulated_device
 from composer_memprof.simulation.step_clock import StepClock
 from tests.benchmarks.simulation import mpt_training
+from tests.benchmarks.simulation.forks import become, in_a_fork
 from tests.benchmarks.simulation.mpt_training import Training
 from tests.benchmarks.simulation.published_throughputs import Published, published, read
 
@@ -128,28 +126,13 @@ def _changes(found: Sequence[tuple[Published, Simulated]]) -> str:
 
 
 def _in_a_process_of_its_own(row: Published) -> Optional[Simulated]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with os.fdopen(writing, 'w') as answer:
-                json.dump(dataclasses.asdict(_simulated(row)), answer)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        text = answer.read()
-    os.waitpid(child, 0)
-    return Simulated(**json.loads(text)) if text else None
+    found = in_a_fork(lambda: dataclasses.asdict(_simulated(row)))
+    return None if found is None else Simulated(**found)
 
 
 def _simulated(row: Published) -> Simulated:
-    training, device = row.training, find_device(row.gpu)
-    figures: dict[str, Any] = {**device.figures(), 'key': device.key, 'devices': 8}
-    figures['outside'] = outside_of(device, training.ranks).bytes
-    os.environ[VARIABLE] = as_variable(figures)
+    training = row.training
+    become(row.gpu, devices=8, ranks=training.ranks)
     os.environ.update(ranks.environment(training.ranks))
     ranks.install()
     distributed.init_process_group('nccl')
@@ -165,7 +148,7 @@ def _simulated(row: Published) -> Simulated:
         seconds = one + (training.microbatches - 1) * (two - one)
         return training.length * training.microbatch * training.microbatches / seconds
 
-    fitted = rates_of(device.key)
+    fitted = rates_of(find_device(row.gpu).key)
     return Simulated(
         True, tokens_per_second(fitted), tokens_per_second(dataclasses.replace(fitted, reached=Rates.reached))
     )

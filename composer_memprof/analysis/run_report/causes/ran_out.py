@@ -40,12 +40,12 @@ from composer_memprof.vocabulary import (
     EVAL,
     FORWARD,
     GRADIENT,
-    OPTIMIZER,
     OPTIMIZER_STATE,
     PARAMETER,
     TEMPORARY,
     UNKNOWN,
     UNSHARDED_PARAMETER,
+    WITHIN_BATCH,
 )
 
 #: From these shares on each is a reason: of the device, of the reserved memory, of what is in use.
@@ -191,7 +191,7 @@ class _Reasons:
         if not self._is_in(EVAL):
             return None
         peaks = self._device.phase_peaks
-        training = max((peaks.get(phase, 0) for phase in (FORWARD, BACKWARD, OPTIMIZER)), default=0)
+        training = max((peaks.get(phase, 0) for phase in WITHIN_BATCH), default=0)
         size = self._failed.bytes + (self._oom.requested or 0)
         if size < _LARGER * training:
             return None
@@ -232,7 +232,7 @@ class _Reasons:
         kinds = (ACTIVATION, TEMPORARY)
         size, module = sum(self._by_category.get(kind, 0) for kind in kinds), self._report.evaluation_graph
         # One that nothing has marked as an evaluation is in no phase of training.
-        is_training = any(map(self._is_in, (FORWARD, BACKWARD, OPTIMIZER)))
+        is_training = any(map(self._is_in, WITHIN_BATCH))
         if module is None or is_training or self._share(size) < _MOST:
             return None
         line = next(iter(_by_line(place for place in self._failed.holders if place.category in kinds)), '')

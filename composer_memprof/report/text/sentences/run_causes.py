@@ -76,8 +76,7 @@ def cause_sentence(cause: Cause, report: RunReport) -> str:
             f'are not freed, {human_bytes(cause.per_batch)} a batch.'
         )
     growth = cause.suspect.growth
-    allocates = f': what {cause.line} allocates is kept' if cause.line else ': what each batch adds is kept'
-    kept = f'{allocates}{f" by {cause.kept_by}" if cause.kept_by else ""}' if cause.kept_by or cause.line else ''
+    kept = _kept(cause.kept_by, cause.line)
     more = f' It is the fastest of {cause.ranks} ranks that grow.' if cause.ranks > 1 else ''
     return f'Host memory grows{rank}, in {cause.suspect.name}, by {human_bytes(growth.per_batch)} a batch{kept}.{more}'
 
@@ -94,8 +93,8 @@ def _slow(
     if isinstance(cause, Straggler):
         return _behind(cause)
     if isinstance(cause, Waiting):
-        line = f', most in {cause.line}' if cause.line else ''
-        line = f', most in the sampler{f", {cause.line}" if cause.line else ""}' if cause.sampler else line
+        where = ', '.join(['the sampler'] * cause.sampler + [cause.line] * bool(cause.line))
+        line = f', most in {where}' if where else ''
         return (
             f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}{line}: '
             f'{amount(cause.seconds, "seconds")} of a batch of {amount(cause.batch, "seconds")}.'
@@ -142,15 +141,22 @@ def _behind(cause: Straggler) -> str:
     )
 
 
+def _kept(kept_by: str, line: str = '') -> str:
+    """What keeps the memory that each batch adds, and the line that allocates it, as far as they are known."""
+    if not kept_by and not line:
+        return ''
+    what = f'what {line} allocates' if line else 'what each batch adds'
+    return f': {what} is kept{f" by {kept_by}" if kept_by else ""}'
+
+
 def _host_full(cause: HostFull) -> str:
     text = (
         f'Rank {cause.rank} was killed when host memory was full: the job used {human_bytes(cause.used)} of the '
         f'{human_bytes(cause.limit)} at which it is killed'
     )
-    kept = f': what each batch adds is kept by {cause.kept_by}' if cause.kept_by else ''
     if cause.suspect is not None:
         by = human_bytes(cause.suspect.growth.per_batch)
-        return f'{text}. It grows in {cause.suspect.name}, by {by} a batch{kept}.'
+        return f'{text}. It grows in {cause.suspect.name}, by {by} a batch{_kept(cause.kept_by)}.'
     text += f', {human_bytes(cause.processes)} of that by this rank and its children'
     if not cause.grew:
         return f'{text}. None of them grows steadily.'
