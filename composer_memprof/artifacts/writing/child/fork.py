@@ -30,6 +30,7 @@ from composer_memprof.artifacts.writing.child.work import (
     SEND_STACK,
     ReadAtFork,
     Work,
+    be_killed_first,
     run_in_child,
 )
 from composer_memprof.artifacts.writing.deadlines import exiting
@@ -264,6 +265,7 @@ def _fork(work: Work) -> Optional[Child]:
             pid = os.fork()
         if not pid:
             run_in_child(work, pipes, parent)
+        be_killed_first(pid)  # on a busy machine memory may run out before the child has run at all
     except (OSError, RuntimeError):  # out of memory, files or processes; a device error
         for end in pipes:
             os.close(end)
