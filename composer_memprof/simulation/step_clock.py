@@ -82,8 +82,6 @@ class StepClock:
         )
         self._flops: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
-        self._calls: dict[Any, _Call] = {}
-        self._dynamic: dict[Any, bool] = {}
         self._recomputing = 0
         self._samples = self._tokens = 0
         self._failure: Optional[Exception] = None
@@ -157,7 +155,7 @@ class StepClock:
 
     def _watch(self) -> None:
         """Global hooks leave the model's own hooks and their order as they are; what is compiled would be so anew."""
-        self._undo = [launching.watch(self._operated), triton_kernels.watch(self._triton_launched)]
+        self._undo = [launching.watch(self._see_of), triton_kernels.watch(self._triton_launched)]
         if not compilations():
             entered = register_module_forward_pre_hook(lambda module, _: self._entered(module))
             left = register_module_forward_hook(lambda module, *_: self._left(), always_call=True)
@@ -173,46 +171,42 @@ class StepClock:
         number = 0 if self._recorder is None else self._recorder.number_of(launch.name)
         self._kernel_took(seconds * self._factors.of(kind), kind, number)
 
-    def _operated(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        """An operator has ended. The script never sees an error of its duration."""
-        launches = self._launches()
-        if not launches:
-            return
-        try:
-            call = self._call(operation, arguments, keywords, result)
-        except Exception as error:
-            self._failure = error
-            return
-        if call.unknown:
-            self._unknown[call.unknown] += launches
-        if call.flops and not self._recomputing:
-            self._flops[call.dtype] += call.flops
-        kind = Kind.OPTIMIZER if self._optimizes and call.kind is Kind.OTHER_KERNELS else call.kind
-        self._operator_took(
-            call.seconds,
-            kind,
-            0 if self._recorder is None else self._recorder.number_of(operation.name().removesuffix('.default')),
-        )
+    def _see_of(self, operation: Any) -> launching.See:
+        """What is called after each call of an operator. The script never sees an error of its duration."""
+        calls: dict[Any, _Call] = {}
+        # the shapes of its results do not follow from those of its arguments
+        is_dynamic = torch.Tag.dynamic_output_shape in operation.tags
+        name = operation.name().removesuffix('.default')
+        number = 0 if self._recorder is None else self._recorder.number_of(name)
+        launches_of_thread, took = self._launches, self._operator_took
 
-    def _call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> _Call:
-        """As for the last call of the same signature. Settings of torch count as they were then."""
-        key: tuple[Any, ...] = (operation, signature(arguments), signature(keywords.items()) if keywords else None)
-        if self._depends_on_values(operation):
-            key += signature((result,))
-        try:
-            found = self._calls.get(key)
-        except TypeError:  # one of the arguments has no hash
-            return self._new_call(operation, arguments, keywords, result)
-        if found is None:
-            found = self._calls[key] = self._new_call(operation, arguments, keywords, result)
-        return found
+        def see(arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+            launches = launches_of_thread()
+            if not launches:
+                return
+            key: Any = signature(arguments)
+            if keywords or is_dynamic:
+                key = key, signature(keywords.items()), signature((result,)) if is_dynamic else None
+            try:
+                call = calls.get(key)
+                if call is None:
+                    call = calls[key] = self._new_call(operation, arguments, keywords, result)
+            except TypeError:  # one of the arguments has no hash
+                call = self._new_call(operation, arguments, keywords, result)
+            if call.unknown:
+                self._unknown[call.unknown] += launches
+            if call.flops and not self._recomputing:
+                self._flops[call.dtype] += call.flops
+            optimizes = self._optimizes and call.kind is Kind.OTHER_KERNELS
+            took(call.seconds, Kind.OPTIMIZER if optimizes else call.kind, number)
 
-    def _depends_on_values(self, operation: Any) -> bool:
-        """Whether the shapes of an operator's results do not follow from those of its arguments."""
-        found = self._dynamic.get(operation)
-        if found is None:
-            found = self._dynamic[operation] = torch.Tag.dynamic_output_shape in operation.tags
-        return found
+        def see_or_fail(arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+            try:
+                see(arguments, keywords, result)
+            except Exception as error:
+                self._failure = error
+
+        return see_or_fail
 
     def _new_call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> _Call:
         unknown = ''

@@ -191,7 +191,7 @@ from composer_memprof.simulated_gpu.launches import launching
 
 def names_of(function):
     seen = []
-    stop = launching.watch(lambda operator, *call: seen.append((operator.name(), call)))
+    stop = launching.watch(lambda operator: lambda *call: seen.append((operator.name(), call)))
     try:
         function()
     finally:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import _ops
 
 from composer_memprof.simulated_gpu.values import keys
 
-See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+#: Is called with the arguments, the keywords and the result of an operator's call.
+See = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 _NAME = 'AutocastXLA'
 _key = torch._C._dispatch_key_parse(_NAME)
@@ -34,6 +35,8 @@ _WITHOUT_LAUNCHES = (
     *('_local_scalar_dense', 'is_', 'sym_', '_nested_', 'q_', 'quantize', 'dequantize', 'fake_quantize', 'mkldnn'),
 )
 _libraries: list[Any] = []  # what they register lives as long as they do
+#: By class of a tensor with tensors inside: the name of the first of these, None of all other tensors.
+_inner_names: dict[type, Optional[str]] = {torch.Tensor: None, torch.nn.Parameter: None}
 
 
 class _Within(threading.local):
@@ -43,6 +46,7 @@ class _Within(threading.local):
 
 
 _within = _Within()
+_NUMBERS = (int, float, complex)
 
 
 def prepare() -> None:
@@ -57,11 +61,14 @@ def prepare() -> None:
     torch._C._dispatch_tls_set_dispatch_key_included(_NAME, True)
 
 
-def watch(see: See) -> Callable[[], None]:
-    """Call ``see(operator, arguments, keywords, result)`` after each operator that may have launched kernels.
+def watch(see_of: Callable[[Any], See]) -> Callable[[], None]:
+    """Call ``see(arguments, keywords, result)`` after each operator that may have launched kernels.
 
     Operators that a seen one calls are not seen. Tensors of a subclass, such as a ``DTensor``, are given as the plain
     tensors inside them.
+
+    Args:
+        see_of (Callable): is called with an operator, when it is called first, and returns what is to be called for it.
 
     Returns:
         Callable: ends it.
@@ -69,13 +76,9 @@ def watch(see: See) -> Callable[[], None]:
     libraries: dict[str, Any] = {}
     for name in _names():
         namespace, _, rest = name.partition('::')
-        packet, _, overload = rest.partition('.')
-        operator = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or 'default', None)
-        if operator is None:
-            continue
         if namespace not in libraries:
             libraries[namespace] = torch._C._dispatch_library('IMPL', namespace, '', __file__, 1)
-        libraries[namespace].impl(rest, _NAME, _kernel(operator, see), True)
+        libraries[namespace].impl(rest, _NAME, _Kernel(name, see_of), True)
 
     compiled = _see_compiled_functions()
 
@@ -117,15 +120,26 @@ def _names() -> Iterator[str]:
             yield name
 
 
-def _kernel(operator: Any, see: See) -> Callable[..., Any]:
-    run = operator.redispatch
-    places = [place for place, each in enumerate(operator._schema.arguments) if str(each.type) == 'Tensor']
-    numbers = (int, float, complex)
+class _Kernel:
+    """Of one operator. The operator is looked up at its first call, since a step calls few of them all.
 
-    def call(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
-        for place in places:
-            if place < len(arguments) and isinstance(arguments[place], numbers):
-                arguments = tuple(keys.numbers_as_tensors(operator, arguments))
+    Args:
+        name: of the operator.
+        see_of: see :func:`watch`.
+    """
+
+    __slots__ = ('_name', '_operator', '_places', '_run', '_see', '_see_of')
+
+    def __init__(self, name: str, see_of: Callable[[Any], See]) -> None:
+        self._name = name
+        self._see_of = see_of
+        self._run: Optional[Callable[..., Any]] = None
+
+    def __call__(self, keyset: Any, *arguments: Any, **keywords: Any) -> Any:
+        run = self._run or self._first()
+        for place in self._places:
+            if place < len(arguments) and isinstance(arguments[place], _NUMBERS):
+                arguments = tuple(keys.numbers_as_tensors(self._operator, arguments))
         if _within.operator or keyset.has(_transforms):  # a transform calls the operator again, on other tensors
             return run(keyset & _after, *arguments, **keywords)
         _within.operator = True
@@ -134,21 +148,37 @@ def _kernel(operator: Any, see: See) -> Callable[..., Any]:
         finally:
             _within.operator = False
         if keyset.has(_python):
-            see(operator, _plain(arguments), _plain(keywords), _plain(result))
+            self._see(_plain(arguments), _plain(keywords), _plain(result))
         else:
-            see(operator, arguments, keywords, result)
+            self._see(arguments, keywords, result)
         return result
 
-    return call
+    def _first(self) -> Callable[..., Any]:
+        namespace, _, rest = self._name.partition('::')
+        packet, _, overload = rest.partition('.')
+        self._operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload or 'default')
+        arguments = self._operator._schema.arguments
+        self._places = [place for place, each in enumerate(arguments) if str(each.type) == 'Tensor']
+        self._see = self._see_of(self._operator)
+        self._run = self._operator._handle.redispatch_boxed
+        return self._run
 
 
 def _plain(value: Any) -> Any:
     """The value with the first inner tensor of each tensor of a subclass in its place."""
-    if isinstance(value, torch.Tensor) and hasattr(type(value), '__tensor_flatten__'):
-        names, _ = value.__tensor_flatten__()  # type: ignore[attr-defined]
-        return _plain(getattr(value, names[0])) if names else value
+    if isinstance(value, torch.Tensor):
+        name = _inner_name(value)
+        return value if name is None else _plain(getattr(value, name))
     if isinstance(value, (list, tuple)):
         return tuple(_plain(each) for each in value)
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return value
+
+
+def _inner_name(tensor: torch.Tensor) -> Optional[str]:
+    kind = type(tensor)
+    if kind not in _inner_names:
+        names: Any = tensor.__tensor_flatten__()[0] if hasattr(kind, '__tensor_flatten__') else ()  # type: ignore[attr-defined]
+        _inner_names[kind] = names[0] if names else None
+    return _inner_names[kind]
