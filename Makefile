@@ -22,7 +22,7 @@ MPT_YAML ?= https://raw.githubusercontent.com/mosaicml/llm-foundry/v0.22.0/scrip
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix $(PAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-dist test-gpu test-newest-torch test-no-composer test-llm-foundry bench accuracy mpt lint docs clean
+.PHONY: help run test test-slow test-dist test-gpu test-newest-torch test-no-composer test-llm-foundry bench accuracy mpt lint docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -32,8 +32,13 @@ run: $(VENV)/.installed  ## train the quickstart, list the files it wrote, and s
 
 # Several processes with one thread each: more threads than cores slow one another down. Each process imports torch, so
 # bytecode is written even where the environment forbids it.
-test: $(VENV)/.installed-dev  ## all tests that this machine can run, two-rank ones included
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+TEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+test: $(VENV)/.installed-dev  ## the tests that take a few seconds each at most
+	$(TEST) -m 'not gpu and not slow' $(ARGS)
+
+test-slow: $(VENV)/.installed-dev  ## the others: whole runs, commands and launchers, stores that fail, processes that are killed
+	$(TEST) -m 'slow and not gpu' $(ARGS)
 
 test-dist: $(VENV)/.installed-dev  ## the tests on two ranks over gloo
 	$(BIN)/python -m pytest -m dist $(ARGS)

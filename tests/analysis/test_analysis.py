@@ -188,6 +188,7 @@ def test_a_snapshot_of_this_cpu_names_the_line_that_allocated() -> None:
     assert device.reserved_peak is None, 'a CPU reserves nothing'
 
 
+@pytest.mark.slow
 def test_of_a_compiled_function_the_line_that_called_it_is_named(tmp_path: Path) -> None:
     code = (
         f'import os; os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(tmp_path / "cache")!r}\n'

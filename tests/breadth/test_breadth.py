@@ -10,6 +10,8 @@ from tests.breadth.rows import ROOMS, ROWS
 from tests.breadth.run import counted, simulated, trained
 from tests.conftest import simulated_gpu
 
+pytestmark = pytest.mark.slow
+
 
 def test_at_least_sixty_configurations_say_where_they_and_their_data_are_from() -> None:
     assert len(ROWS) == sum(len(list(room.rows())) for room in ROOMS) >= 60, 'each has its own name'

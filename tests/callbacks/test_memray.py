@@ -266,6 +266,7 @@ assert gc.isenabled()
 """
 
 
+@pytest.mark.slow
 def test_no_collection_of_garbage_ends_the_process_while_the_frames_of_other_threads_are_read() -> None:
     run_python(STARTED_AGAIN_AND_AGAIN)
 

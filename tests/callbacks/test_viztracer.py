@@ -256,6 +256,7 @@ def test_a_profiler_of_the_users_own_is_left_alone() -> None:
 # -- the page -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_draws_the_calls_and_loads_nothing(visit: Callable[..., Any]) -> None:
     train(VizTracer(schedule=SOON), batches=6)
     page = visit((FOLDER / 'rank0.4.viztracer.html').resolve())

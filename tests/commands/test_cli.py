@@ -41,6 +41,7 @@ def command(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_the_quickstart_trains_and_lists_what_it_left() -> None:
     run = command('train', QUICKSTART, 'model.n_layers=1', 'model.d_model=64', 'train_loader.batch_size=4', '--json')
     assert run.returncode == 0, run.stderr
@@ -57,6 +58,7 @@ def test_the_quickstart_trains_and_lists_what_it_left() -> None:
     assert 'host memory grows' not in run.stderr
 
 
+@pytest.mark.slow
 def test_all_nine_callbacks_leave_a_whole_file_each_in_one_run() -> None:
     begin = time.monotonic()
     run = command('train', QUICKSTART.parent / 'everything.yaml', *SMALL, '--json')
@@ -188,6 +190,7 @@ def test_a_users_mistake_exits_with_2_and_no_traceback() -> None:
     assert not Path('runs').exists()
 
 
+@pytest.mark.slow
 def test_a_yaml_finds_a_planted_leak_and_is_silent_without_it() -> None:
     Path('leaky.py').write_text(
         'from tests.callbacks.test_host_rss import leaky_loader\n'

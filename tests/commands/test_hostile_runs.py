@@ -8,9 +8,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import child_environment
 from tests.support.processes import warm_python
 from tests.support.recordings.hostile_runs import HOSTILE_IN_PAGE, clear, hostile_run, real_run
+
+pytestmark = pytest.mark.slow
 
 #: The longest that a command may take.
 SECONDS = 10.0

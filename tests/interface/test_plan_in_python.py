@@ -17,6 +17,8 @@ from tests.support.json_schemas import as_promised
 from tests.support.processes import warm_python
 from tests.support.processes.simulated_runs import plan_on_a_server
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ('model.n_layers=1', 'model.d_model=64', 'model.n_heads=2')
 PROGRAM = """
 import json, sys

@@ -113,6 +113,7 @@ print(found.fits, "ValueError: of the function itself" in found._repr_html_())
     assert verdict in ' '.join(lines) and lines[-1] == 'None True'
 
 
+@pytest.mark.slow
 def test_a_search_gives_its_numbers_to_the_first_argument() -> None:
     train = TRAIN.replace('width=1024, batch=8', 'batch, width=4096')
     values = as_promised(

@@ -18,6 +18,8 @@ from tests.conftest import Noise, Regression, child_environment, entries, json_l
 from tests.support.processes import warm_python
 from tests.support.run_reports import reported, said
 
+pytestmark = pytest.mark.slow
+
 RUN = Path('test-run')
 BATCHES = 12
 

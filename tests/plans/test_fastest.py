@@ -66,6 +66,7 @@ def test_a_setting_that_does_not_run_is_tried_once() -> None:
     assert [each.candidate.microbatch for each in search.tried if each.candidate.choices == (1,)] == [4, 2]
 
 
+@pytest.mark.slow
 def test_the_fastest_of_a_sharded_config_fits_and_is_as_fast_as_its_own_plan_says() -> None:
     """Also of more microbatches than are run for it."""
     arguments = ('fsdp2', *SMALL, '--gpu', 'a100-40gb', '--memory', '1.72GB', '--ranks', '8', 'precision=amp_bf16')

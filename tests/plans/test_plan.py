@@ -27,6 +27,8 @@ from tests.conftest import run_command_that_simulates, simulated_gpu
 from tests.support.json_schemas import as_promised
 from tests.support.processes.simulated_runs import plan_on_a_server, run_on_a_server
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 SMALL = ('model.d_model=512', 'model.n_layers=4', 'train_loader.max_bytes=400000')
 

@@ -51,6 +51,7 @@ def test_ctrl_c_ends_a_plan_in_one_line_at_any_moment(seconds: float | None) -> 
     assert (plan.returncode, output, errors) == (130, '', 'composer-memprof: interrupted\n')
 
 
+@pytest.mark.slow
 def test_a_killed_plan_leaves_no_trial_behind() -> None:
     plan = started()
     trials: list[psutil.Process] = []

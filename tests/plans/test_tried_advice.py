@@ -179,6 +179,7 @@ def test_code_that_a_runs_own_config_names_runs_only_if_somebody_agrees(section:
 # -- on the simulated GPU ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_report_simulates_is_what_trials_of_a_plan_come_to() -> None:
     folder = trained_apart('train_loader.batch_size=96')
     planned = run_on_a_server(TRIALS, environment=simulated_gpu('t4'))

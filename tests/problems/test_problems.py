@@ -13,6 +13,8 @@ from tests.conftest import loader, train
 from tests.problems.battery import HEALTHY, PROBLEMS, false_alarm, what_is_wrong_with_the_answer
 from tests.support.run_reports import reported
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize('name', PROBLEMS)
 def test_the_cause_is_in_the_first_sentence_and_its_change_is_the_first(name: str) -> None:

@@ -69,6 +69,7 @@ json.dump(printed, open('printed.json', 'w'))
 """
 
 
+@pytest.mark.slow
 def test_python_examples_run_in_a_process_of_their_own_and_an_empty_folder() -> None:
     examples = [block for block in BLOCKS if block.language == 'python']
     done = warm_python.run(

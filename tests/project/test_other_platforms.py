@@ -11,6 +11,8 @@ from tests.conftest import child_environment, entries
 from tests.support.processes import warm_python
 from tests.support.processes.python_code import PACKAGE_ANEW
 
+pytestmark = pytest.mark.slow
+
 _JOB = f"""{PACKAGE_ANEW}
 from tests.support.processes.other_platform import pretend
 pretend(sys.argv[1])

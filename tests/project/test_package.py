@@ -311,6 +311,7 @@ def test_the_sdist_holds_the_tests_and_all_that_they_read(checkout: Path) -> Non
     assert 'Description-Content-Type: text/markdown' in information
 
 
+@pytest.mark.slow
 def test_the_quickstart_trains_by_its_name_where_there_is_no_clone(checkout: Path) -> None:
     pytest.importorskip('setuptools')
     installed = Path('installed').absolute()

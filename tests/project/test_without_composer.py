@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import child_environment, simulated_gpu
 
+pytestmark = pytest.mark.slow
+
 HIDDEN = 'import sys; sys.modules["composer"] = None; from composer_memprof.__main__ import main; main()'
 LOOP = """
 import torch

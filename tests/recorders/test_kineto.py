@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.stores import run_script
+
+pytestmark = pytest.mark.slow
 
 BESIDE_COLLECTIONS = """
 import gc, sys, threading, time

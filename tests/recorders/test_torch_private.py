@@ -378,6 +378,7 @@ for lacking in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_without_the_names_of_one_area_the_callbacks_that_need_none_of_them_record_and_training_is_the_same() -> None:
     _modules_of_torch_private()
     areas = sorted({name.module.rpartition('.')[2] for name in torch_private.NAMES})

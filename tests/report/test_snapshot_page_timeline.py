@@ -176,6 +176,7 @@ def test_nothing_is_cut_off_on_a_narrow_screen(opened: Any) -> None:
     assert page.evaluate('document.documentElement.scrollWidth') <= 600
 
 
+@pytest.mark.slow
 def test_a_million_events_open_at_once_in_at_most_5_mb(opened: Any) -> None:
     page = opened(loaded(training_snapshot(events=1_000_000)))
     assert Path('page.html').stat().st_size <= 5_000_000

@@ -18,6 +18,8 @@ from tests.conftest import simulated_gpu
 from tests.support.processes import warm_python
 from tests.support.processes.simulated_runs import QUIET, result_of, simulate
 
+pytestmark = pytest.mark.slow
+
 needs_accelerate = pytest.mark.skipif(not importlib.util.find_spec('accelerate'), reason='accelerate is not installed')
 needs_deepspeed = pytest.mark.skipif(not importlib.util.find_spec('deepspeed'), reason='deepspeed is not installed')
 

@@ -165,6 +165,7 @@ def test_windows_that_touch_each_hold_their_own_batch() -> None:
         assert len(snapshot.devices[0].size) > 10
 
 
+@pytest.mark.slow
 def test_a_thread_that_allocates_all_the_while_costs_no_snapshot() -> None:
     done = threading.Event()
 

@@ -22,6 +22,8 @@ from tests.support.processes import warm_python
 from tests.support.processes.simulated_runs import QUIET
 from tests.support.recordings.snapshots import REAL
 
+pytestmark = pytest.mark.slow
+
 #: The script that made the real snapshots.
 TRUTH = REAL.parent.parent / 'truth'
 

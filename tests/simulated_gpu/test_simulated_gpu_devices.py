@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes.simulated_runs import MIB, on_simulated_gpu
+
+pytestmark = pytest.mark.slow
 
 DEVICES = """
 import ctypes

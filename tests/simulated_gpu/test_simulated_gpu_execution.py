@@ -12,6 +12,8 @@ from composer_memprof.simulated_gpu.devices import find_device
 from composer_memprof.simulated_gpu.environment import environment_with
 from tests.support.processes.simulated_runs import MIB, on_simulated_gpu
 
+pytestmark = pytest.mark.slow
+
 VALUES = """
 x = torch.zeros(1000, 8, device='cuda')
 mask = torch.zeros(1000, device='cuda', dtype=torch.bool)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.processes.simulated_runs import run_rank
 
+pytestmark = pytest.mark.slow
+
 # -- process groups and collectives ----------------------------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes.simulated_runs import on_simulated_gpu, run_rank
 
 OWN_VALUES = """
@@ -166,6 +168,7 @@ for settings in ({'fused': True}, {'foreach': True}, {'capturable': True}):
 """
 
 
+@pytest.mark.slow
 def test_known_values_meet_sharded_tensors() -> None:
     assert run_rank(SHARDED, values=True) == '1.0\n' * 3
 

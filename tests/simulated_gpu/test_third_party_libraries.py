@@ -11,6 +11,8 @@ import pytest
 
 from composer_memprof.simulated_gpu.needed_symbols import needed_symbols
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip('ziglang')
 pytest.importorskip('elftools')
 

@@ -56,6 +56,7 @@ def test_kernels_are_told_by_the_names_that_real_ones_have() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_calibrated_by_the_trace_of_a_real_one_and_its_factors_are_used_again() -> None:
     Path('train.py').write_text(TRAINING)
     command = ('--', 'python', 'train.py', '9')
@@ -113,6 +114,7 @@ def step_times(clock: str, forward: float) -> dict[str, Any]:
     return tally.summary(clock).as_dict()
 
 
+@pytest.mark.slow
 def test_the_step_times_of_a_real_run_give_one_factor_by_which_a_step_takes_as_long() -> None:
     Path('train.py').write_text(TRAINING)
     command = ('--gpu', 'a100-80gb', '--', 'python', 'train.py', '9')

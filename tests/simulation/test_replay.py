@@ -15,6 +15,8 @@ from tests.conftest import simulated_gpu
 from tests.support.processes.simulated_runs import run_on_a_server
 from tests.support.recordings.snapshots import REAL
 
+pytestmark = pytest.mark.slow
+
 # Batches grow, so that no cached block serves the next one.
 SCRIPT = """
 import json, torch

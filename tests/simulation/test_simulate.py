@@ -17,6 +17,7 @@ from tests.conftest import entries, simulated_gpu, wait_for
 from tests.support.processes.simulated_runs import MIB, SCRIPT, result_of, simulate
 
 
+@pytest.mark.slow
 def test_a_script_that_knows_nothing_of_it_is_recorded_over_its_steps_and_then_ended() -> None:
     Path('train.py').write_text(SCRIPT)
     found = result_of('--gpu', 't4', '--steps', '2', '--', 'python', 'train.py', fresh=True)
@@ -38,6 +39,7 @@ def test_a_script_that_knows_nothing_of_it_is_recorded_over_its_steps_and_then_e
     assert {share.module for share in device.peak.modules} >= {'0', '1', '2', '3'}
 
 
+@pytest.mark.slow
 def test_whatever_it_leaves_says_that_it_was_simulated() -> None:
     Path('train.py').write_text(SCRIPT)
     shown = simulate('--gpu', 't4', '--steps', '1', '--', 'python', 'train.py')
@@ -70,6 +72,7 @@ def test_what_is_recorded_does_not_get_into_a_compiled_model() -> None:
     assert simulate('--', 'python', 'train.py').stdout.startswith("Counter({'total': 1, 'ok': 1}) Counter()\n")
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_end_meets_the_time_limit() -> None:
     Path('train.py').write_text(SCRIPT + '\nprint("never")')
     ran = simulate('--steps', '0', '--time-limit', '3', '--', 'python', 'train.py')
@@ -245,6 +248,7 @@ if __name__ == '__main__':
 """
 
 
+@pytest.mark.slow
 def test_workers_that_load_data_are_counted_with_what_is_theirs() -> None:
     Path('train.py').write_text(WITH_WORKERS)
     found = result_of('--', 'python', 'train.py')

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from composer_memprof.analysis.memory.snapshot_report import report_on
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from tests.support.processes.simulated_runs import MIB, result_of, simulate
@@ -24,6 +26,7 @@ print(tuple(outputs.shape), len(kept))
 """
 
 
+@pytest.mark.slow
 def test_sizes_that_follow_from_the_scripts_own_values_are_right() -> None:
     Path('train.py').write_text(PADDED)
     assert simulate('--', 'python', 'train.py').stdout.startswith('(3, 700, 1024)')

@@ -10,6 +10,8 @@ import pytest
 from composer_memprof.simulation.step_time import StepTime, time_in_words
 from tests.support.processes.simulated_runs import plan_on_a_server, result_of, simulate
 
+pytestmark = pytest.mark.slow
+
 # Two large products a layer, in bfloat16; the third step's figures are judged, the next one is timed.
 TRAINING = """
 import sys, torch

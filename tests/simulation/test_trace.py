@@ -13,6 +13,8 @@ import pytest
 from composer_memprof.simulation.step_time import LABELS
 from tests.support.processes.simulated_runs import result_of, simulate
 
+pytestmark = pytest.mark.slow
+
 SHARDED = """
 import torch
 from torch.distributed.device_mesh import init_device_mesh

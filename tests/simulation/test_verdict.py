@@ -11,6 +11,8 @@ from composer_memprof.simulated_gpu.devices import UnknownDeviceError, find_devi
 from composer_memprof.simulation.verdict import DOES_NOT_FIT, FITS, NOT_SEEN, TIGHT, fits, verdict_of
 from tests.support.processes.simulated_runs import MIB, SCRIPT, result_of, simulate
 
+pytestmark = pytest.mark.slow
+
 SMALL = SCRIPT.replace('4096', '64')
 
 

@@ -145,6 +145,7 @@ def trained(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_of_four_ranks_that_trained_the_one_with_longer_sequences_is_named(visit: Callable[..., Any]) -> None:
     folder = trained(Path('run'))
@@ -246,6 +247,7 @@ for command in ('report run', 'report run other', 'ls run', 'inspect run', 'diff
 """
 
 
+@pytest.mark.slow
 def test_commands_that_read_import_neither_torch_nor_composer() -> None:
     """Either takes seconds."""
     run_of(Path('run'), 2)

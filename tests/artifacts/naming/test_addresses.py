@@ -247,6 +247,7 @@ def indiscreet_store() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('given', ['options', 'environment'])
 def test_no_secret_reaches_output_logs_or_files(
     given: str,

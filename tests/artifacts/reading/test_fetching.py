@@ -127,6 +127,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_inspect_and_diff_read_s3_as_a_folder(s3: Any) -> None:
     for folder, content in (('before', SMALL), ('after', LARGE)):
         for rank in (0, 1):
@@ -156,6 +157,7 @@ def test_inspect_and_diff_read_s3_as_a_folder(s3: Any) -> None:
         assert len(refused.stderr.splitlines()) == 1, refused.stderr
 
 
+@pytest.mark.slow
 def test_what_a_callback_uploaded_is_inspected_without_a_manifest(s3: Any) -> None:
     train(MemorySnapshot(schedule={'skip': '1ba', 'active': '1ba'}, remote_file_name='s3://runs/{run_name}/memory'))
     s3.pipe('runs/test-run/memory/rank0.1.bad.pickle', b'x')  # older

@@ -20,6 +20,8 @@ from composer_memprof.artifacts.uploading import errors as store_errors
 from composer_memprof.artifacts.uploading.probe import find_problem
 from tests.conftest import entries, train, wait_for
 
+pytestmark = pytest.mark.slow
+
 AZURITE = 'azurite@3'
 #: Azurite's own account; it is in its documentation.
 ACCOUNT = 'devstoreaccount1'

@@ -22,6 +22,8 @@ from composer_memprof.guide import pages
 from tests.conftest import child_environment, loader, simulated_gpu, train, wait_for
 from tests.support.processes import warm_python
 
+pytestmark = pytest.mark.slow
+
 BATCHES = 30
 #: Of the metrics: one of each kind.
 EXPECTED = {

@@ -86,6 +86,7 @@ def test_push_writes_to_no_folder_of_this_machine_that_the_caller_has_not_named(
     assert sorted(tmp_path.rglob('*')) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['a\0b/x', 'circle/x'])
 def test_an_address_that_no_file_can_have_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / 'circle').symlink_to('circle')

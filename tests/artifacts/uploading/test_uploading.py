@@ -33,6 +33,8 @@ from tests.conftest import child_environment, entries, make_trainer, s3_environm
 from tests.support.fault_proxy import FaultProxy, Faults, many_faults
 from tests.support.processes import warm_python
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path('run')
 #: Of the storm; 500 take some minutes.
 ARTIFACTS = int(os.environ.get('COMPOSER_MEMPROF_TEST_ARTIFACTS', '25'))

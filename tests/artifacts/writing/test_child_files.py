@@ -17,6 +17,7 @@ from tests.support.stores import FOLDER, make_store, run_script, stamp, statuses
 # -- what a child holds -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_trainings_port_and_output_are_free_while_its_child_writes() -> None:
     script = """
         import os, signal, socket, time

@@ -152,6 +152,7 @@ TRAINING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('share_of_fork', 'status'), [('0', 'failed'), ('0.5', 'skipped')])
 def test_under_a_memory_limit_the_training_survives(memory_cgroup: Path, share_of_fork: str, status: str) -> None:
     """First without the look at the memory that is left, so that it runs out."""

@@ -118,6 +118,7 @@ def test_a_full_disk_leaves_no_half_of_a_line_in_a_growing_file() -> None:
 # -- patience -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_slow_child_lives_a_stuck_one_does_not_and_what_it_has_done_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_module, 'STUCK_S', 1.5)
     monkeypatch.setattr(child_module, '_LOOK_EVERY_S', 0.1)

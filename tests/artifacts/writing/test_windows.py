@@ -94,6 +94,7 @@ def test_later_fits_of_a_process_record_too() -> None:
         trainer.close()
 
 
+@pytest.mark.slow
 def test_two_trainings_in_two_threads_write_each_window_once_and_leave_no_zombie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

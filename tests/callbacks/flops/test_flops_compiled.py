@@ -210,6 +210,7 @@ def stuck() -> Stuck:
     return model
 
 
+@pytest.mark.slow
 @counts_compiled
 def test_a_count_that_does_not_end_is_ended_and_the_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = Path('pid')

@@ -40,6 +40,7 @@ def losses_of(*callbacks: Callback, **more: Any) -> list[float]:
 # -- the training comes first -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_losses_are_bit_identical_with_all_callbacks_and_with_none() -> None:
     bare = losses_of(batches=14)
     assert len(bare) == 14
@@ -116,6 +117,7 @@ def test_it_is_made_without_arguments_and_leaves_a_file_with_its_defaults(make: 
     assert all(entry.status == 'saved' for entry in listed)
 
 
+@pytest.mark.slow
 def test_all_with_their_defaults_make_a_run_that_works() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter('error', MemprofWarning)

@@ -17,7 +17,7 @@ from tests.support.processes import warm_python
 from tests.support.processes.forked_python import LAUNCHER
 from tests.support.processes.ranks import python_on_ranks
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 
 def launched(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

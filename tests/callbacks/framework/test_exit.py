@@ -25,6 +25,8 @@ from composer_memprof.artifacts.writing.deadlines import Deadline
 from tests.conftest import child_environment, entries, make_trainer, s3_environment, train, wait_for
 from tests.support.processes import warm_python
 
+pytestmark = pytest.mark.slow
+
 #: A run of 30 batches with all three callbacks, whose windows are open at batch 8, when something happens.
 _RUN = """
 import os, signal, sys, time

@@ -18,6 +18,8 @@ from composer_memprof.recorders.kineto import KinetoRecorder
 from tests.support.cgroups import memory_cgroup as memory_cgroup
 from tests.support.stores import run_script
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

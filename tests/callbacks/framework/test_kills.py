@@ -7,7 +7,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.conftest import child_environment
+
+pytestmark = pytest.mark.slow
 
 
 def test_runs_that_are_ended_at_random_moments_leave_nothing_torn_false_or_unknown() -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import child_environment, entries
 from tests.support.processes import warm_python
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import sys, threading
 from composer.core import Callback

@@ -14,6 +14,7 @@ from tests.conftest import make_trainer, train
 from tests.support.callbacks.mem_profiler import KEYS, Marked, stats
 
 
+@pytest.mark.slow
 def test_weights_are_bit_identical_with_every_batch_read() -> None:
     weights = []
     for callbacks in ([], [MemProfiler(max_iter=99, track_fsdp_mem=True)]):

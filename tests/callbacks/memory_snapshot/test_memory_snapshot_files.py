@@ -149,6 +149,7 @@ def test_windows_repeat_by_schedule() -> None:
     assert [entry.batch for entry in entries(RUN, 'memory_snapshot')] == [1, 5, 9]
 
 
+@pytest.mark.slow
 def test_it_goes_where_composers_logger_takes_it_under_a_name_not_used_before(
     s3: Any, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
