@@ -34,7 +34,7 @@ class Versus:
     Attributes:
         recording: the file.
         torch: that recorded it; ``''`` if it does not say.
-        allocated: the recording's peak, and ``simulated_allocated``, the simulated one.
+        allocated: the recording's peak, as requested, and ``simulated_allocated``, the simulated one.
         reserved: the most that was reserved in the recording, and ``simulated_reserved``; None if it can't be told.
         events: how many allocations and frees of the recording were compared.
         same: how many of them are the same, from the first one on.
@@ -107,9 +107,10 @@ def _busiest(snapshot: Snapshot) -> DeviceHistory:
 
 
 def _peaks(snapshot: Snapshot) -> tuple[int, Optional[int]]:
+    """The most that was allocated, as requested, and reserved. How a block was rounded up only a snapshot of its time knows."""
     device = _busiest(snapshot).device
     found = next(each for each in report_on(snapshot).devices if each.device == device)
-    return found.peak.bytes, found.reserved_peak
+    return found.peak.requested, found.reserved_peak
 
 
 def _compared(history: DeviceHistory) -> np.ndarray:

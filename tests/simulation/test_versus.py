@@ -39,6 +39,23 @@ def test_a_simulated_run_is_compared_with_a_recording_event_by_event() -> None:
     assert other.returncode == 0, 'a comparison changes no verdict'
 
 
+#: The snapshot is dumped at the peak, so that it has the sizes to which the allocator rounded the blocks.
+ENDS_AT_ITS_PEAK = """
+import torch
+torch.cuda.memory._record_memory_history()
+kept = [torch.ones(1001, 1001, device='cuda') for _ in range(5)]
+torch.cuda.memory._dump_snapshot('recorded.pickle')
+del kept
+"""
+
+
+def test_peaks_are_compared_as_they_were_requested() -> None:
+    Path('train.py').write_text(ENDS_AT_ITS_PEAK)
+    assert simulate('--', 'python', 'train.py').returncode == 2, 'no optimizer stepped'
+    same = result_of('--versus', 'recorded.pickle', '--', 'python', 'train.py')['versus']
+    assert same['allocated'] == same['simulated_allocated'] == 5 * 1001 * 1001 * 4
+
+
 def test_a_file_that_is_no_recording_is_refused_before_the_command_runs() -> None:
     Path('train.py').write_text('open("ran", "w")')
     Path('empty.pickle').write_text('no pickle')
