@@ -142,3 +142,32 @@ def test_a_loop_that_waits_for_a_value_ends_and_is_named() -> None:
     }
     shown = ' '.join(simulate('--time-limit', '200', '--', 'python', 'train.py').stdout.split())
     assert 'Guessed: train.py:8 read False after 50 others, 3 times, so that a loop could end' in shown
+
+
+MASKS = """
+import torch
+f = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.Adam(f.parameters())
+for _ in range(3):
+    y = f(torch.randn(1024, 256, device='cuda'))
+    if (y > 1e4).any():
+        raise ValueError('a check that finds no fault')
+    mask = y.mean(1) > 0.7
+    if (n := mask.sum()) == 0:
+        continue
+    kept = y[mask] if mask.any() else y[:0]
+    wide = y > 0.7
+    assert wide.sum() == len(y[wide]) and bool(wide.any()) == bool(len(y[wide])), 'a large mask'
+    assert mask.float().sum() == n
+    print(int(n), len(kept))
+    kept.mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_asked_of_a_mask_agrees_with_what_it_keeps() -> None:
+    Path('train.py').write_text(MASKS)
+    assert simulate('--', 'python', 'train.py').stdout.splitlines()[:3] == ['1024 1024'] * 3
+    assert simulate('--kept', '0.25', '--', 'python', 'train.py').stdout.splitlines()[:3] == ['256 256'] * 3
+    none = result_of('--kept', '0', '--', 'python', 'train.py')
+    assert (none['exit_code'], none['verdict']) == (0, 'not seen'), 'no step: each batch is left out'
