@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from composer_memprof.simulated_gpu.values.reads import BRANCH, SHAPE, Read
+from composer_memprof.simulated_gpu.values.reads import BRANCH, LOOP, SHAPE, Read
 
-#: Lines of these in a verdict.
-_MOST_LINES = 3
+#: Lines of sizes and branches in a verdict.
+_MOST_LINES = 6
 _GUESSED = 2
+#: Those that are named first change a figure most.
+_DECISIVE = (LOOP, SHAPE, BRANCH)
 
 
 def guesses(reads: Iterable[Read]) -> list[str]:
-    """At most a few lines: sizes first, then branches. A number that is only printed decides nothing.
+    """A line for each loop that a guess ended, and a few others: sizes first. A number that is only printed decides nothing.
 
     >>> guesses([Read('/home/me/train.py:41', '/home/me/train.py:41', 'shape', '64 of 64', 2, 12)])
     ['Guessed: train.py:41 kept 64 of 64 elements, 12 times; --kept train.py:41=PART says which part']
     """
-    decisive = [read for read in reads if read.sure == _GUESSED and read.what in (SHAPE, BRANCH)]
-    decisive.sort(key=lambda read: (read.what != SHAPE, -read.count))
-    lines = [f'Guessed: {_sentence(read)}' for read in decisive[:_MOST_LINES]]
-    if len(decisive) > _MOST_LINES:
-        lines.append(f'Guessed: {len(decisive) - _MOST_LINES} more values that could change the figures (--json)')
+    decisive = [read for read in reads if read.sure == _GUESSED and read.what in _DECISIVE]
+    decisive.sort(key=lambda read: (_DECISIVE.index(read.what), -read.count))
+    ends = sum(read.what == LOOP for read in decisive)
+    shown = decisive[: ends + _MOST_LINES]
+    lines = [f'Guessed: {_sentence(read)}' for read in shown]
+    if len(decisive) > len(shown):
+        lines.append(f'Guessed: {len(decisive) - len(shown)} more values that could change the figures (--json)')
     return lines
 
 
@@ -32,6 +36,8 @@ def _sentence(read: Read) -> str:
     times = '' if read.count == 1 else f', {read.count} times'
     if ' of ' in read.value:
         return f'{where} kept {read.value} elements{times}; --kept {place}=PART says which part'
+    if read.what == LOOP:
+        return f'{where} read {read.value}{times}, so that a loop could end; how often it runs is not known'
     return f'{where} read {read.value}{times}; a {read.what} may follow from it'
 
 

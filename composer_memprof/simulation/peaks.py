@@ -103,6 +103,7 @@ class ProcessPeaks:
         ended_early: whether it was ended because enough was seen.
         evaluated: whether the model was evaluated after the first step, where that was asked.
         saved: whether a checkpoint was saved after the first step, where that was asked.
+        growth: bytes of a device that each step keeps, where it was ended early; 0 if memory does not grow.
         time: of a step on the device; None if it is not known.
         trace: the file with the trace of that step, if it was asked for.
     """
@@ -122,6 +123,7 @@ class ProcessPeaks:
     ended_early: bool
     evaluated: bool
     saved: bool
+    growth: int = 0
     time: Optional[StepTime] = None
     trace: Optional[str] = None
 

@@ -6,14 +6,23 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.messages import count_of
+from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.simulated_gpu.values.reads import Read
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.step_time import StepTime
-from composer_memprof.simulation.verdict import DOES_NOT_FIT, EXIT_CODES, NOT_SEEN, fits, verdict_of
+from composer_memprof.simulation.verdict import (
+    DOES_NOT_FIT,
+    EXIT_CODES,
+    FOR_SOME_STEPS,
+    NOT_SEEN,
+    fits,
+    verdict_of,
+)
 
 #: How sentences call what ran, if it is no function.
 COMMAND = 'the command'
+#: A training that memory suffices for so long is not said to grow: a loss that is kept, of 512 B, fills no GPU.
+_ENOUGH_STEPS = 100_000
 #: A shell's exit code of a command that was killed.
 _KILLED = 128 + 9
 
@@ -135,11 +144,40 @@ class SimulationResult(SimulatedMachine):
         """One of those in :mod:`composer_memprof.simulation.verdict`."""
         if self.ran_out:
             return DOES_NOT_FIT
-        return NOT_SEEN if self.unseen else verdict_of(self.reserved, self.available)
+        if self.unseen:
+            return NOT_SEEN
+        return verdict_of(self.reserved, self.available) if self.steps_that_fit is None else FOR_SOME_STEPS
+
+    @property
+    def growth(self) -> int:
+        """Bytes of a device that each step keeps, in the process that has room for fewest; 0 if memory does not grow."""
+        return 0 if self._growing is None else self._growing[1]
+
+    @property
+    def steps_that_fit(self) -> Optional[int]:
+        """About how many steps memory suffices for; None if it does not grow with each, or for very many."""
+        return None if self._growing is None else self._growing[0]
+
+    @property
+    def _growing(self) -> Optional[tuple[int, int]]:
+        """How many steps fit, and bytes with each."""
+        found = []
+        for process in self.processes:
+            left = self.available - max((device.reserved for device in process.devices), default=0)
+            if process.growth:
+                found.append((process.steps + max(0, left) // process.growth, process.growth))
+        return min((each for each in found if each[0] < _ENOUGH_STEPS), default=None)
+
+    @property
+    def reason(self) -> str:
+        """Why the verdict is neither that it fits nor that it does not, in a clause; else ``''``."""
+        if self.verdict == FOR_SOME_STEPS:
+            return f'memory grows by {human_bytes(self.growth)} with each step'
+        return self.unseen
 
     @property
     def fits(self) -> Optional[bool]:
-        """None where nothing was seen."""
+        """None where nothing was seen, or memory grows with each step."""
         return fits(self.verdict)
 
     @property
@@ -155,7 +193,9 @@ class SimulationResult(SimulatedMachine):
             **dataclasses.asdict(self),
             'fits': self.fits,
             'verdict': self.verdict,
-            'reason': self.unseen,
+            'reason': self.reason,
+            'growth': self.growth,
+            'steps_that_fit': self.steps_that_fit,
             'time': self.time and dataclasses.asdict(self.time),
         }
 

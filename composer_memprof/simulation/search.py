@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Optional
 
 from composer_memprof.simulation.result import SimulatedMachine
 from composer_memprof.simulation.run import Simulation, simulate
+from composer_memprof.simulation.verdict import FOR_SOME_STEPS
 
 #: In the command, where the number stands.
 PLACE = '{}'
@@ -25,6 +27,7 @@ class Tried:
         allocated: the most in blocks of torch's allocator on a GPU, in bytes; if memory ran out, up to there.
         reserved: the most that it took from a GPU, in bytes; likewise.
         exit_code: the command's.
+        steps_that_fit: about how many steps its memory suffices for, where it grows with each; else None.
         error: why nothing was seen, such as the last line of the command's output if it failed for another reason than
             memory, else ``''``.
     """
@@ -35,6 +38,7 @@ class Tried:
     reserved: int
     exit_code: int
     error: str
+    steps_that_fit: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +110,10 @@ def _run(command: Sequence[str], number: int, what: Simulation) -> Tried:
     last = next((line for line in reversed(lines) if line.strip()), '') if result.failed else ''
     return Tried(
         number=number,
-        fits=bool(result.fits),
+        fits=bool(result.fits) or result.verdict == FOR_SOME_STEPS,
         allocated=max((device.allocated for device in devices), default=0),
         reserved=max((device.reserved for device in devices), default=0),
         exit_code=result.exit_code,
         error=(last or result.unseen) if result.unseen else '',
+        steps_that_fit=result.steps_that_fit,
     )

@@ -1,4 +1,4 @@
-"""What a simulation can say: it fits, with much or little to spare, it does not fit, or too little was seen to tell."""
+"""What a simulation can say: it fits, with much or little to spare, for a while or not, or too little was seen to tell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Optional
 
 FITS = 'fits'
 TIGHT = 'fits with less than 5 % to spare'
+#: Memory grows with each step, so that it depends on their number.
+FOR_SOME_STEPS = 'fits for some steps'
 DOES_NOT_FIT = 'does not fit'
 NOT_SEEN = 'not seen'
 #: The exit code of each.
-EXIT_CODES = {FITS: 0, TIGHT: 0, NOT_SEEN: 2, DOES_NOT_FIT: 3}
+EXIT_CODES = {FITS: 0, TIGHT: 0, FOR_SOME_STEPS: 2, NOT_SEEN: 2, DOES_NOT_FIT: 3}
 #: Other versions of torch were measured to reserve up to 4 % more than the simulated one.
 _TO_SPARE = 0.05
 
@@ -25,12 +27,12 @@ def verdict_of(reserved: int, available: int) -> str:
 
 
 def fits(verdict: str) -> Optional[bool]:
-    """True, False, or None where nothing was seen.
+    """True, False, or None where nothing was seen, or the number of steps decides.
 
     >>> fits(TIGHT), fits(DOES_NOT_FIT), fits(NOT_SEEN)
     (True, False, None)
     """
-    return None if verdict == NOT_SEEN else verdict != DOES_NOT_FIT
+    return None if verdict in (NOT_SEEN, FOR_SOME_STEPS) else verdict != DOES_NOT_FIT
 
 
 def torch_version() -> str:

@@ -81,7 +81,7 @@ _BETWEEN: dict[str, dict[str, Any]] = {
 }
 _PICTURES: dict[str, dict[str, Any]] = {
     'vit': {},
-    'deit': {},
+    'deit': {'architectures': ['DeiTForImageClassification']},  # one of the two that Transformers has for it
     'beit': {},
     'dinov2': {},
     'vit_msn': {},

@@ -121,6 +121,17 @@ def a_recurrent_networks_weights_lie_in_one_buffer() -> None:
 
 
 @call
+def a_recurrent_network_keeps_what_cudnn_was_measured_to_keep() -> None:
+    for kind, measured in ((nn.LSTM, 736_000_000), (nn.GRU, 864_000_000)):
+        network, data = kind(123, 320, 4).cuda(), torch.empty(1000, 25, 123, device='cuda')
+        before = torch.cuda.memory_allocated()
+        output, states = network(data)
+        kept = torch.cuda.memory_allocated() - before - output.nbytes
+        assert measured <= kept < measured + (4 << 20), kind
+        del output, states
+
+
+@call
 def attention_of_cudnn() -> None:
     for causal in (False, True):
         query, key, value = (random(2, 4, 128, 64, dtype=torch.bfloat16) for _ in range(3))

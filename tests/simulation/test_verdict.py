@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from composer_memprof.simulated_gpu.devices import UnknownDeviceError, find_device
-from composer_memprof.simulation.verdict import DOES_NOT_FIT, FITS, NOT_SEEN, TIGHT, fits, verdict_of
+from composer_memprof.simulation.verdict import DOES_NOT_FIT, FITS, FOR_SOME_STEPS, NOT_SEEN, TIGHT, fits, verdict_of
 from tests.support.processes.simulated_runs import MIB, SCRIPT, result_of, simulate
 
 pytestmark = pytest.mark.slow
@@ -23,6 +23,7 @@ def seen(found: dict) -> tuple[int, bool | None, str]:
 def test_figures_close_to_the_limit_fit_with_little_to_spare() -> None:
     assert [verdict_of(size, 1000) for size in (1, 950, 951, 1000)] == [FITS, FITS, TIGHT, TIGHT]
     assert [fits(verdict) for verdict in (FITS, TIGHT, DOES_NOT_FIT, NOT_SEEN)] == [True, True, False, None]
+    assert fits(FOR_SOME_STEPS) is None
 
 
 def test_a_run_with_little_to_spare_says_so_and_which_torch_was_simulated() -> None:

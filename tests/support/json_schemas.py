@@ -152,7 +152,14 @@ def all_schemas() -> dict[str, Schema]:
         ),
         'simulate': {
             'anyOf': [
-                described(SimulationResult, fits=optional(flag), verdict=text, reason=text),
+                described(
+                    SimulationResult,
+                    fits=optional(flag),
+                    verdict=text,
+                    reason=text,
+                    growth=whole,
+                    steps_that_fit=optional(whole),
+                ),
                 described(Search, limit=text),
             ]
         },

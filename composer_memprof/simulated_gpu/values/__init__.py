@@ -11,7 +11,7 @@ positions, flags. All else, which follows from weights and activations, gets a v
 - `sources`: constants and random numbers, with which values begin.
 - `reading`: what the host reads, and copies between both.
 - `assuming`, `counting`: checks, comparisons, choices, and results whose size depends on values.
-- `reads`: each read, for the verdict.
+- `reads`: each read, for the verdict; `uses`: what the script does with it; `repeated`: answers that end a loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ def install(torch: types.ModuleType) -> None:
     if not runtime.is_there():
         return
     try:
-        from composer_memprof.simulated_gpu.values import assuming, counting, following, keys, reading, sources
+        from composer_memprof.simulated_gpu.values import (
+            assuming,
+            counting,
+            following,
+            keys,
+            reading,
+            repeated,
+            sources,
+        )
 
         can_follow = keys.prepare()
     except (AttributeError, ImportError):
@@ -39,6 +47,6 @@ def install(torch: types.ModuleType) -> None:
         return
     traceable.leave_alone(__name__)
     keys.fallback(following.follow)
-    for part in (sources, reading, assuming, counting):
+    for part in (sources, reading, repeated, assuming, counting):
         part.install()
     keys.activate()

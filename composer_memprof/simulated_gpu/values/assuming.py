@@ -1,8 +1,8 @@
 """What a training that works would see, of values that nobody can know without the kernels.
 
 - Nothing is NaN or infinite, everything is finite and close, and matrices can be factorized.
-- ``all`` of a check is true, and ``any`` of a fault is false.
-- A number that is compared is what the host would read of it.
+- ``all`` of a check is true, and ``any`` of a fault is false (``any`` of other masks is one of the counts).
+- A number that is compared is what the host would read of it. Of many, the part that masks keep compares as true.
 - What an index is chosen by (``argmax``, ``topk``, ``sort``, ``multinomial``) does not favor any: choices are spread evenly,
   so that each expert of ``n`` gets ``k`` of ``n`` tokens. The first choice is in the middle, far from the tokens that
   end a text.
@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import torch
 
-from composer_memprof.simulated_gpu.values import host, keys, reading, runtime
+from composer_memprof.simulated_gpu.values import counting, host, keys, reading, runtime
 from composer_memprof.simulated_gpu.values.known import (
     EXPECTED,
     GUESSED,
@@ -57,7 +57,6 @@ def install() -> None:
         keys.kernel(name, _giving(Rule(), EXPECTED))
     for name in ('', '.dim', '.dims'):
         keys.kernel(f'all{name}', _giving(Rule(), GUESSED))
-        keys.kernel(f'any{name}', _giving(Rule(value=0), GUESSED, in_place_of_guesses=False))
     for name in _COMPARED:
         for overload in ('Scalar', 'Tensor'):
             keys.kernel(f'{name}.{overload}', _comparing(getattr(torch.ops.aten, name).Tensor))
@@ -70,11 +69,11 @@ def install() -> None:
         keys.kernel(name, _scatter)
 
 
-def _giving(rule: Rule, sure: int, *, in_place_of_guesses: bool = True) -> Callable[..., Any]:
+def _giving(rule: Rule, sure: int) -> Callable[..., Any]:
     def give(run: Callable[[], Any], *_: Any, **__: Any) -> Any:
         result = run()
         entry = entry_of(result) if isinstance(result, torch.Tensor) and is_plain(result) else None
-        if entry is None or (entry.sure == GUESSED and in_place_of_guesses):
+        if entry is None or entry.sure == GUESSED:
             with host.computing():
                 know_rule(result, rule, sure)
         return result
@@ -92,7 +91,9 @@ def _comparing(operator: Any) -> Callable[..., Any]:
             return result
         with host.computing():
             found = operator(torch.as_tensor(values[0]), torch.as_tensor(values[1]))
-            if found.numel() == 1:
+            if result.numel() > 1:
+                know_rule(result, Rule(share=counting.kept_of_mask()), GUESSED)
+            elif found.numel() == 1:
                 know_rule(result, Rule(value=bool(found)), GUESSED)
             else:
                 know(result, found.expand(result.shape), GUESSED)

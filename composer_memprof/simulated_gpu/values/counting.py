@@ -30,6 +30,8 @@ _UNIQUE = ('_unique2', 'unique_dim', 'unique_consecutive', 'unique_dim_consecuti
 def install() -> None:
     """See each operator that counts."""
     keys.kernel('nonzero', nonzero)
+    for name in ('', '.dim', '.dims'):
+        keys.kernel(f'any{name}', _any)
     keys.kernel('repeat_interleave.Tensor', _repeat)
     for name in _UNIQUE:
         keys.kernel(name, functools.partial(unique, getattr(torch.ops.aten, name).default))
@@ -55,6 +57,23 @@ def _kept_here() -> float:
             reads.note_kept(place)
             return part
     return -1
+
+
+def kept_of_mask() -> float:
+    """The part of a mask's elements that is set, where nobody knows its values: what ``nonzero`` would keep.
+
+    A script that counts or asks before it selects does not leave by the answer.
+    """
+    here = _kept_here()
+    part = here if here >= 0 else float(figures().get('kept', '1'))
+    return 0.0 if reads.use().goes_on is False else part
+
+
+def as_kept(tensor: torch.Tensor, entry: Entry) -> Entry:
+    """What to count of a mask: of a guessed one its size by the part that is kept, and not by the guess."""
+    if tensor.dtype != torch.bool or entry.sure != GUESSED or tensor.numel() < 2:
+        return entry
+    return Entry(entry.bytes, GUESSED, entry.version, rule=Rule(share=kept_of_mask()))
 
 
 def _share_of(entry: Entry, tensor: torch.Tensor) -> float:
@@ -99,6 +118,18 @@ def _note(result: Any, tensor: torch.Tensor, sure: int) -> None:
     if isinstance(result, torch.Tensor):
         count, total = result.shape[0], tensor.numel()
         reads.note(reads.SHAPE, lambda _: f'{count} of {total}', sure)
+
+
+def _any(run: Callable[[], Any], tensor: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """Whether any is set in a mask: as many as ``nonzero`` would find."""
+    result = run()
+    entry = entry_of(result) if isinstance(result, torch.Tensor) and is_plain(result) else None
+    if is_plain(result) and (entry is None or entry.sure == GUESSED) and tensor.numel():
+        with host.computing():
+            is_set = tensor.dtype == torch.bool and tensor.numel() > 1 and kept_of_mask() > 0
+            if entry is None or is_set or tensor.numel() > 1:
+                know_rule(result, Rule(value=int(is_set)), GUESSED)
+    return result
 
 
 def unique(operator: Any, run: Callable[[], Any], tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:

@@ -12,9 +12,10 @@ from typing import Any, Optional
 import torch
 
 from composer_memprof.messages import log_error
-from composer_memprof.simulated_gpu.values import host, keys, reading, rules
+from composer_memprof.simulated_gpu.values import counting, host, keys, reading, rules
 from composer_memprof.simulated_gpu.values.known import (
     EXPECTED,
+    GUESSED,
     REAL,
     Entry,
     entry_of,
@@ -38,6 +39,7 @@ class _Operator:
         writes: the arguments that it writes to, by place and by name.
         takes_numbers: it may put a number on the device, as a tensor for an operator that it calls.
         overwrites: what it writes to is no input of it.
+        counts: it says how many elements are set.
     """
 
     def __init__(self, operator: Any) -> None:
@@ -55,6 +57,7 @@ class _Operator:
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
         self.takes_numbers = any('number' in str(each.type) for each in schema.arguments)
         self.overwrites = schema.overload_name.endswith('out') or schema.name in _OVERWRITE
+        self.counts = schema.name in ('aten::sum', 'aten::count_nonzero')
         self.leaves_found_inf = name == 'aten::_amp_foreach_non_finite_check_and_unscale_'
 
 
@@ -111,6 +114,8 @@ def _compute(
 ) -> bool:
     """Whether the values of all that the operator made or wrote to are known now."""
     sure = max((entry.sure for _, entry in entries), default=REAL)
+    if about.counts and sure == GUESSED:
+        entries = [(each, counting.as_kept(each, entry)) for each, entry in entries]
     if any(entry.values is None for _, entry in entries):
         if written or not isinstance(result, torch.Tensor):
             return False

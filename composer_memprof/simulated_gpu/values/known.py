@@ -39,7 +39,12 @@ class Rule:
 
 @dataclasses.dataclass
 class Entry:
-    """What is known of one storage: its bytes, or a rule."""
+    """What is known of one storage: its bytes, or a rule.
+
+    Attributes:
+        below: its whole numbers are choices among so many; 0 if they are none.
+        mixed: how often it was used together with what is not known.
+    """
 
     bytes: int
     sure: int
@@ -47,6 +52,7 @@ class Entry:
     values: Optional[torch.UntypedStorage] = None
     rule: Optional[Rule] = None
     mixed: int = 0
+    below: int = 0
 
 
 _entries: dict[int, Entry] = {}  # by the storage's address, which is not used again while there is a weak reference
@@ -117,11 +123,12 @@ def entry_before_write(tensor: torch.Tensor) -> Optional[Entry]:
     return entry if version_of(tensor) <= entry.version + 1 else None
 
 
-def know(tensor: torch.Tensor, values: torch.Tensor, sure: int, *, is_new: bool = False) -> None:
+def know(tensor: torch.Tensor, values: torch.Tensor, sure: int, *, is_new: bool = False, below: int = 0) -> None:
     """Keep the values of a tensor that was just written, if they are few and fill its storage.
 
     Args:
         is_new: the tensor was just made: more of its storage may be there, but means nothing.
+        below: the values are choices among so many.
     """
     if not is_plain(tensor) or type(tensor) is torch.nn.Parameter:
         return
@@ -129,7 +136,7 @@ def know(tensor: torch.Tensor, values: torch.Tensor, sure: int, *, is_new: bool 
     if not storage.nbytes() or not is_small(storage.nbytes(), tensor.dtype) or not (is_new or fills_storage(tensor)):
         return
     kept = torch.UntypedStorage(storage.nbytes())
-    entry = Entry(storage.nbytes(), sure, version_of(tensor), kept)
+    entry = Entry(storage.nbytes(), sure, version_of(tensor), kept, below=below)
     view_of(entry, tensor).copy_(values)
     _add(storage, entry)
     keys.mark(tensor)
@@ -140,7 +147,7 @@ def know_rule(tensor: torch.Tensor, rule: Rule, sure: int) -> None:
     if not is_plain(tensor):
         return
     if is_small(tensor.untyped_storage().nbytes(), tensor.dtype):
-        know(tensor, _by_rule(rule, tensor), sure)
+        know(tensor, _by_rule(rule, tensor), sure, below=rule.below)
         return
     storage = tensor.untyped_storage()
     _add(storage, Entry(storage.nbytes(), sure, version_of(tensor), rule=rule))

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import torch
 
-from composer_memprof.simulated_gpu.values import host, keys, reads, rules, runtime, traceable
+from composer_memprof.simulated_gpu.values import host, keys, reads, repeated, rules, runtime, traceable
 from composer_memprof.simulated_gpu.values.known import (
     GUESSED,
     PLAIN,
@@ -65,13 +65,17 @@ def read_one(tensor: torch.Tensor) -> Any:
         with host.computing():
             value = view_of(entry, tensor).item()
         reads.note(what, lambda _: value, entry.sure)
-        return value
+        given = repeated.answer(value, entry.sure, entry.below)
+        if given is not value:
+            with host.computing():
+                view_of(entry, tensor).fill_(given)
+        return given
     if entry is not None and entry.rule is not None:
         rule = entry.rule
         return reads.note(what, lambda _: type(zero)(rule.below // 2 if rule.below else rule.value), entry.sure)
     if runtime.holds(tensor):
         return zero  # it is none: a kernel's count
-    value = reads.note(what, functools.partial(guessed, tensor.dtype), GUESSED)
+    value = repeated.answer(reads.note(what, functools.partial(guessed, tensor.dtype), GUESSED), GUESSED)
     with host.computing():
         know(tensor, torch.tensor(value, dtype=tensor.dtype), GUESSED)
     return value
@@ -127,9 +131,19 @@ def _entry_of_source(source: torch.Tensor) -> Optional[Entry]:
 
 def _fill(on_host: torch.Tensor, values: torch.Tensor, source: torch.Tensor) -> None:
     entry = entry_of(source)
+    sure = REAL if entry is None else entry.sure
     with host.computing():
         on_host.detach().copy_(values)
-    reads.note(_decides(source.dtype), lambda _: _text(on_host), REAL if entry is None else entry.sure)
+    reads.note(_decides(source.dtype), lambda _: _text(on_host), sure)
+    if entry is None or sure == REAL:
+        return
+    with host.computing():
+        first = values.flatten()[0].item()
+    given = repeated.answer(first, sure, entry.below)
+    if given is not first:
+        with host.computing():
+            on_host.detach().fill_(given)
+            view_of(entry, source).fill_(given)
 
 
 def _text(values: torch.Tensor) -> str:
@@ -171,7 +185,10 @@ def _apply(original: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
 
 def _give(result: torch.Tensor, source: torch.Tensor) -> None:
     """Fill a small copy of what is not known, or is known without that operators see it."""
-    if not result.numel() or not is_small(result.numel() * result.itemsize, result.dtype):
+    if not result.numel():
+        return
+    if not is_small(result.numel() * result.itemsize, result.dtype):
+        reads.note(reads.NUMBER, lambda _: f'{result.numel():,} zeros', GUESSED)
         return
     if keys.is_marked(source) and values_of(source) is not None:
         return  # the copy has them

@@ -9,20 +9,26 @@ import json
 import os
 import sys
 import sysconfig
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
+
+from composer_memprof.simulated_gpu.values.uses import Use, use_at
 
 #: How the line of a read begins in the file of notes.
 LINE = 'read: '
 #: How the note of a place begins whose masks keep the part that the user gave.
 _KEPT = 'kept: '
-#: What a value decides most likely.
+#: What a value decides most likely; a number that is only shown decides nothing.
 NUMBER, BRANCH, SHAPE = 'number', 'branch', 'shape'
+#: The answer that ends a loop which no other answer has ended.
+LOOP = 'loop'
 
 _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')})
 _NOTES_VARIABLE = 'SIMULATED_GPU_NOTES'
+_GUESSED = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Read:
     Attributes:
         place: the line that read, outside of torch, as ``file:line``.
         caller: the line of the script that led there, where the place is in a library.
-        what: ``shape`` if the size of a tensor follows from it, ``branch`` for a yes or no, ``number`` for others.
+        what: ``shape`` if the size of a tensor follows from it, ``branch`` for a yes or no and for a number by which the
+            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others.
         value: the first one given, as text.
         sure: 0 if it is what the script's own values come to, 1 if it is what a working training has, 2 if it is a guess.
         count: how often.
@@ -51,20 +58,40 @@ _reads: dict[tuple[str, str, str, int], Read] = {}
 
 def place() -> tuple[str, str]:
     """The innermost line outside of torch and of this package, and the innermost one of no library."""
+    inner, caller = _frames()
+    return _line(inner), _line(caller or inner)
+
+
+def use() -> Use:
+    """What the script does with a value that its current line reads."""
+    inner, caller = _frames()
+    key = (_line(inner), _line(caller or inner))
+    if key not in _uses:
+        _uses[key] = use_at(inner)
+    return _uses[key]
+
+
+_uses: dict[tuple[str, str], Use] = {}
+
+
+def _line(frame: Optional[types.FrameType]) -> str:
+    return '' if frame is None else f'{frame.f_code.co_filename}:{frame.f_lineno}'
+
+
+def _frames() -> tuple[Optional[types.FrameType], Optional[types.FrameType]]:
+    """Those of :func:`place`; None where there is none."""
     import torch
 
     own = (_HERE, str(Path(torch.__file__).parent), '<frozen', os.path.dirname(os.__file__) + os.sep + 'contextlib')
-    inner = ''
-    frame = sys._getframe(1)
+    inner, frame = None, sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(own):
-            here = f'{file}:{frame.f_lineno}'
-            inner = inner or here
+            inner = inner or frame
             if not file.startswith(_LIBRARIES):
-                return inner, here
+                return inner, frame
         frame = frame.f_back  # type: ignore[assignment]
-    return inner, inner
+    return inner, None
 
 
 def lines() -> list[str]:
@@ -99,6 +126,8 @@ def note(what: str, value: Callable[[int], Any], sure: int) -> Any:
     given = value(0)
     if not _reads:
         atexit.register(_write_all)
+    if what == NUMBER and sure == _GUESSED and use().decides:
+        what = BRANCH
     _reads[key] = Read(inner, caller, what, _short(given), sure)
     _write(_reads[key])
     return given

@@ -18,7 +18,7 @@ from composer_memprof.simulation.peaks import Moment, ProcessPeaks
 from composer_memprof.simulation.result import SimulationResult
 from composer_memprof.simulation.search import Search
 from composer_memprof.simulation.step_time import time_in_words
-from composer_memprof.simulation.verdict import NOT_SEEN, margin
+from composer_memprof.simulation.verdict import FOR_SOME_STEPS, NOT_SEEN, margin
 from composer_memprof.simulation.versus import Event, Versus
 
 _ON_HOST = (
@@ -62,7 +62,8 @@ def search_text(search: Search) -> RenderableType:
     table.add_column('fits', no_wrap=True)
     for each in search.tried:
         peaks = (human_bytes(each.allocated), human_bytes(each.reserved)) if each.fits else ('', '')
-        table.add_row(str(each.number), *peaks, 'yes' if each.fits else 'fails' if each.error else 'no')
+        fits = 'yes' if each.steps_that_fit is None else f'for about {each.steps_that_fit:,} steps'
+        table.add_row(str(each.number), *peaks, fits if each.fits else 'fails' if each.error else 'no')
     return Group(
         Text(f'{_where(search)}: {found}', style='bold'),
         *([Text(printable(search.limit))] if search.limit and not search.largest else []),
@@ -122,7 +123,9 @@ def _verdict(result: SimulationResult) -> str:
     if result.verdict == NOT_SEEN:
         killed = f'. {_ON_HOST}' if 'signal 9' in result.unseen else ''
         return f'{words}: {result.unseen}{killed}'
-    if not result.fits:
+    if result.verdict == FOR_SOME_STEPS:
+        words = f'{_where(result)}: fits for about {result.steps_that_fit:,} steps: {result.reason}'
+    elif not result.fits:
         return words
     return f'{words}. Needs {human_bytes(result.reserved)} of {human_bytes(result.available)}'
 

@@ -27,6 +27,7 @@ from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.simulated_gpu.this_process import figures, simulated_device
 from composer_memprof.simulation.observer import StepObserver, device_peaks, ids_of, parameters_of
 from composer_memprof.simulation.peaks import TRACE, Asked, Moment, ProcessPeaks, asked_of_this_process, note_begin
+from composer_memprof.simulation.process.growth import STEPS_SEEN, MemoryOfSteps
 from composer_memprof.simulation.process.long_compiles import tell_of_long_compiles
 from composer_memprof.simulation.process.milestones import Milestones
 from composer_memprof.simulation.process.workers import WorkerMemory, end_workers
@@ -50,6 +51,7 @@ class ProcessObserver(StepObserver):
         self._workers = WorkerMemory()
         self._milestones = Milestones()
         self._ended_early = False
+        self._memory = MemoryOfSteps()
         self._place = _place()
         self._process = os.getpid()
         self._writing = threading.Lock()
@@ -103,12 +105,25 @@ class ProcessObserver(StepObserver):
             self._ended_early = True
             self._write()
             self.begin_step()
-        else:
+        elif self.is_timing:
             self.end_step()
             self._add_time()
-        if not self.is_timing:
-            end_workers()
-            sys.exit(0)
+        if self.is_timing or self._may_grow():
+            return
+        self._add_growth()
+        end_workers()
+        sys.exit(0)
+
+    def _may_grow(self) -> bool:
+        """Whether memory grew so far, and more steps would tell whether it goes on."""
+        return self._memory.growth() > 0 and self.steps < self._asked.steps + STEPS_SEEN
+
+    def _add_growth(self) -> None:
+        """To the figures, as the steps after those that were asked for show it."""
+        growth = self._memory.growth() if self._ended_early else 0
+        if self._written is not None and self._written.growth != growth:
+            self._written = dataclasses.replace(self._written, growth=growth)
+            self._written.write(self._asked.peaks)
 
     def _add_time(self) -> None:
         """To the figures, which were written before the step that was timed."""
@@ -129,7 +144,10 @@ class ProcessObserver(StepObserver):
         return str(path)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
+        before = self.steps
         super()._after_step(optimizer, *arguments)
+        if self.steps > before:
+            self._memory.step_ends()
         if self.steps == 1:
             self._place = _place()
             if self._asked.with_evaluation:
@@ -143,7 +161,8 @@ class ProcessObserver(StepObserver):
         if os.getpid() == self._process:
             self._workers.read()
             self._write()
-            if self.is_timing and getattr(sys, 'last_value', None) is not None:  # after all that was asked for
+            self._add_growth()
+            if self._ended_early and getattr(sys, 'last_value', None) is not None:  # after all that was asked for
                 sys.stdout.flush()
                 os._exit(0)
 
@@ -176,6 +195,7 @@ class ProcessObserver(StepObserver):
             ranks=ranks,
             backwards=self.backwards,
             ended_early=self._ended_early,
+            growth=self._memory.growth() if self._ended_early else 0,
             evaluated=self._milestones.evaluated,
             saved=self._milestones.saved,
         )

@@ -1,0 +1,65 @@
+"""Answers that end a loop: a script may go on until a value has converged, which no guess ever does.
+
+Reads of one line are counted between steps of an optimizer. After many of them the line reads something else, once or for as
+long as it takes to have read all that it could: whatever the loop waits for is among it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from composer_memprof.simulated_gpu.values import reads
+from composer_memprof.simulated_gpu.values.known import GUESSED, REAL
+
+#: Reads by which the source says that a loop ends; and by which something else is decided, or nobody knows what.
+OF_A_LOOP, OF_OTHERS = 50, 2000
+_SMALL, _LARGE, _MANY = 1e-30, 1e30, 1024
+_counts: dict[tuple[str, str], int] = {}
+
+
+def install() -> None:
+    """Count anew after each step."""
+    register_optimizer_step_post_hook(lambda *_: _counts.clear())
+
+
+def answer(value: Any, sure: int, among: int = 0) -> Any:
+    """``value``, or another one where the line has read for so long that it waits for it.
+
+    Args:
+        among: a whole number may be each one below this; 0 if nobody knows.
+    """
+    if sure == REAL:
+        return value
+    place = reads.place()
+    count = _counts.get(place, 0)
+    _counts[place] = count + 1
+    if count < OF_A_LOOP:
+        return value
+    use = reads.use()
+    most = OF_A_LOOP if sure == GUESSED and use.ends_loop else OF_OTHERS
+    if count < most or not use.decides:
+        return value
+    number = count - most
+    if number + 1 == _how_many(value, among):
+        del _counts[place]
+    other = _other(value, among, number)
+    if not number:
+        reads.note(reads.LOOP, lambda _: f'{other} after {most} others', GUESSED)
+    return other
+
+
+def _how_many(value: Any, among: int) -> int:
+    return 1 if isinstance(value, bool) else among if among and isinstance(value, int) else 2
+
+
+def _other(value: Any, among: int, number: int) -> Any:
+    """The answer of this number. Of those among so many, the first and the last ones end a text most often."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        if among:
+            return number // 2 if number % 2 == 0 else among - 1 - number // 2
+        return (0, _MANY)[number]
+    return (_SMALL, _LARGE)[number]
