@@ -62,3 +62,7 @@ NEWEST = 'kept = collections.deque(maxlen=100)  # in place of a list; of a numbe
 WITH_MEMRAY = "Trainer(…, callbacks=[…, Memray(schedule={'skip': '100ba', 'active': '5ba'})])"
 HALVED = 'x = x.to(torch.bfloat16)  # half; or x = x.cpu(), and x.cuda() where it is used'
 COLLECT = 'import gc\n\ngc.collect()  # now and then, if the cycle has to stay'
+IN_ARRAYS = (
+    'self.rows = numpy.asarray(rows)  # of numbers; or torch.tensor(rows)\n'
+    'self.texts = pyarrow.array(texts)  # of texts: self.texts[index].as_py()'
+)

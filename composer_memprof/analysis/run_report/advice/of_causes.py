@@ -14,6 +14,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Cause,
     Collecting,
     Compiling,
+    CopiedByWorkers,
     DeviceLeak,
     HostFull,
     HostLeak,
@@ -28,6 +29,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.host.summary import CopiedObjects
 from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
@@ -119,7 +121,25 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
             "the window. The page of memray's leaks shows what called it.",
             code=code.NEWEST,
         )
+    if isinstance(cause, CopiedByWorkers):
+        return _without_copies(cause.copied)
+    if isinstance(cause, HostFull) and cause.copied is not None:
+        return _without_copies(cause.copied)
     return _less_on_the_host(cause)
+
+
+def _without_copies(copied: CopiedObjects) -> Advice:
+    name, _, kind = copied.kept_by.partition(', ')
+    kind = f'{kind.partition(" of ")[0]} of ' if kind else ''
+    in_all = copied.workers * max(copied.objects, copied.copied)
+    return Advice(
+        f'Keep the samples of {name or "the data set"} in a numpy array, a torch tensor or a pyarrow table, not in {kind}Python objects.',
+        'Each look at a Python object writes its reference count, and the system then copies its page of memory for the worker. '
+        f'The copies end at about {human_bytes(in_all)} for {count_of(copied.workers, "worker")}; with more workers there are '
+        'more.',
+        frees=in_all,
+        code=code.IN_ARRAYS,
+    )
 
 
 def _less_on_the_host(cause: HostLeak | HostFull) -> Advice:

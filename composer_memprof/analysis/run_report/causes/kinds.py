@@ -11,7 +11,7 @@ from typing import ClassVar, Optional, Union
 
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RanOut
 from composer_memprof.analysis.run_report.readers import LoaderSettings
-from composer_memprof.recorders.host.summary import Suspect
+from composer_memprof.recorders.host.summary import CopiedObjects, Suspect
 from composer_memprof.recorders.step_times.found_pauses import Compiled
 
 #: What takes the time where a DataLoader starts its workers.
@@ -274,6 +274,24 @@ class HostLeft:
         return self.left / self.batches
 
 
+@dataclass(frozen=True)
+class CopiedByWorkers:
+    """Each DataLoader worker copies the Python objects of the data set, page by page (copy-on-write).
+
+    Args:
+        rank (int): the rank whose workers copy most.
+        cost (float): the share of memory that all workers will have copied.
+        copied (CopiedObjects): what they have copied, and of what.
+        limit (int, optional): bytes at which the job is killed.
+    """
+
+    kind: ClassVar[str] = 'copied_by_workers'
+    rank: int
+    cost: float
+    copied: CopiedObjects
+    limit: Optional[int]
+
+
 #: Causes that take time.
 SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, SmallMicrobatches)
 
@@ -294,6 +312,7 @@ class HostFull:
         more (int): bytes that it took more.
         short (bool): True if the run was too short to tell a leak from a peak.
         kept_by (str): the container that got longer meanwhile, and what keeps it, in words; ``''`` if none was found.
+        copied (CopiedObjects, optional): what DataLoader workers have copied, if it explains that memory was full.
     """
 
     kind: ClassVar[str] = 'host_full'
@@ -308,6 +327,7 @@ class HostFull:
     more: int
     short: bool
     kept_by: str = ''
+    copied: Optional[CopiedObjects] = None
 
     @property
     def grew(self) -> bool:
@@ -328,6 +348,7 @@ Cause = Union[
     HostLeak,
     HostLeft,
     HostFull,
+    CopiedByWorkers,
     RanOut,
 ]
 
