@@ -77,6 +77,21 @@ class Unrolls(GPT):
         return self.lm_head(hidden[:, None, :512]).expand(-1, batch.shape[1], -1)
 
 
+class KeepsSome(GPT):
+    """Keeps 64 MiB of each fifth batch, which a window of three batches may not see."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+        self.batches = 0
+        self.hard: list[torch.Tensor] = []
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.batches += 1
+        if self.batches % 5 == 0:
+            self.hard.append(torch.ones(1 << 24, device=batch.device))
+        return super().forward(batch)
+
+
 def _with_checkpoint() -> None:
     loaded = {f'layer{number}': torch.zeros(1 << 28, device='cuda') for number in range(8)}
     trains(lambda: GPT(layers=60), length=2048)
@@ -89,6 +104,7 @@ RUNS: dict[str, Callable[[], None]] = {
     'a copy in the model': lambda: trains(Averages, length=16, size=1),
     'an unrolled loop': lambda: trains(Unrolls, length=400, size=512, batches=3),
     'a checkpoint on the GPU': _with_checkpoint,
+    'a tensor of each fifth batch': lambda: trains(KeepsSome, length=16, batches=40),
     'a teacher without a graph': lambda: trains(DistilsUnderNoGrad, size=4),
 }
 
@@ -119,4 +135,10 @@ PROBLEMS: dict[str, Problem] = {
         ),
     )
 }
+PROBLEMS['a tensor of each fifth batch'] = Problem(
+    apart('a tensor of each fifth batch', 'parts'),
+    ('Memory leaks between the windows', 'KeepsSome.hard, a list of'),
+    'Stop keeping what batches put into KeepsSome.hard',
+    (64 << 20) // 5,
+)
 HEALTHY: dict[str, Callable[[], None]] = {'a teacher without a graph': apart('a teacher without a graph', 'parts')}

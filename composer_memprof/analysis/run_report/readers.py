@@ -124,6 +124,33 @@ class GrowingFile:
 
 
 @dataclass(frozen=True)
+class BetweenWindowsFile(GrowingFile):
+    """The same of the memory that MemorySnapshot records, and how that grows at the ends of batches outside of windows.
+
+    Args:
+        on_host (bool): True if the training runs on a CPU: the sizes are of the process.
+        memory (int): bytes of the device; 0 for the host.
+        size (int): bytes after the batch ``end``.
+        grown (int): bytes since the batch ``begin``.
+        grown_lately (int): bytes in the later half of the batches.
+        begin (int): the batch of the first look.
+        end (int): the batch of the last one.
+        per_batch (float, optional): the trend of the sizes, in bytes; None after too few batches.
+        clear (bool): True if the growth is steady and too large to be noise.
+    """
+
+    on_host: bool = False
+    memory: int = 0
+    size: int = 0
+    grown: int = 0
+    grown_lately: int = 0
+    begin: int = 0
+    end: int = 0
+    per_batch: Optional[float] = None
+    clear: bool = False
+
+
+@dataclass(frozen=True)
 class LoaderSettings:
     """How the DataLoader of training loads."""
 
@@ -252,6 +279,7 @@ def _of_host(summary: HostSummary) -> dict[str, dict[str, float]]:
 #: By the kind of the artifact that has the figures. A whole file is read where there is no summary of it.
 KINDS = {
     'memory_snapshot.summary': Kind('memory_snapshot', 'bytes', read_summary, _of_snapshot),
+    'memory_snapshot.growing': Kind('memory_snapshot.growing', 'bytes', _json(BetweenWindowsFile), lambda file: {}),
     'fsdp_mem_tracker.summary': Kind('fsdp_mem_tracker', 'bytes', read_memory_summary, _of_module_memory),
     'fsdp_mem_tracker.json': Kind('fsdp_mem_tracker', 'bytes', _read_module_memory, _of_module_memory),
     'saved_tensors_hook': Kind('saved_tensors_hook', 'bytes', _json(SavedTensorsFile), _of_saved_tensors),

@@ -7,8 +7,10 @@ from typing import Any, Optional
 
 import pytest
 
+from composer_memprof.analysis.run_report.causes.device_memory import leaks_between_windows
 from composer_memprof.analysis.run_report.causes.host_memory import host_full
 from composer_memprof.analysis.run_report.causes.kinds import leak_cost
+from composer_memprof.analysis.run_report.readers import BetweenWindowsFile
 from composer_memprof.recorders.host.summary import HostSeries, HostSummary
 from composer_memprof.report.text.sentences.run_verdict_json import report_dict
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
@@ -128,3 +130,34 @@ def test_a_host_that_is_full_between_two_samples_killed_the_rank_too(sizes: list
     )
     summary = HostSummary(len(sizes), series, rss_peak=max(sizes), usage_peak=max(sizes), limit=1000)
     assert bool(list(host_full({0: summary}, [0]))) is is_full
+
+
+def between(**more: Any) -> BetweenWindowsFile:
+    """16 MiB more in 16 batches, half of it in the later half of them."""
+    given = {'kept_by': 'A.seen, a list of 12', 'more': 9, 'bytes': 16 << 20, 'grown': 16 << 20, 'size': 1 << 30}
+    return BetweenWindowsFile(**{**given, 'grown_lately': 8 << 20, 'begin': 4, 'end': 20, 'on_host': True, **more})
+
+
+def test_growth_between_windows_is_a_leak_while_it_goes_on() -> None:
+    (leak,) = leaks_between_windows({0: between(), 1: between(bytes=32 << 20, grown=32 << 20, grown_lately=16 << 20)})
+    assert (leak.rank, leak.per_batch, leak.kept_by) == (1, 2 << 20, 'A.seen, a list of 12')
+    (leak,) = leaks_between_windows({0: between(more=12)})
+    assert (leak.per_batch, leak.begin) == ((16 << 20) / 20, 0)
+    on_gpu = {'on_host': False, 'memory': 1 << 34, 'kept_by': '', 'bytes': 0}
+    (leak,) = leaks_between_windows({0: between(**on_gpu, clear=True)})
+    assert leak.grown == 16 << 20
+
+
+@pytest.mark.parametrize(
+    'more',
+    [
+        {'grown_lately': 1 << 20},
+        {'end': 8},
+        {'kept_by': ''},
+        {'kept_by': '', 'on_host': False, 'memory': 1 << 34},
+        {'kept_by': 'A.seen, a deque of at most 40'},
+        {'begin': 20, 'end': 4},
+    ],
+)
+def test_what_stops_or_fills_up_or_is_too_short_to_tell_is_no_leak_between_windows(more: dict[str, Any]) -> None:
+    assert not list(leaks_between_windows({0: between(**more)}))

@@ -59,6 +59,7 @@ DYNAMIC = 'torch.compile(model, dynamic=True)'
 DETACHED = 'kept.append(x.detach().cpu())  # of a number: kept.append(loss.item())'
 WITHOUT_GRAPH = 'kept.append(x.detach())  # of a number: total += loss.item()'
 NEWEST = 'kept = collections.deque(maxlen=100)  # in place of a list; of a number: kept.append(loss.item())'
+LONG_WINDOW = "Trainer(…, callbacks=[…, MemorySnapshot(skip_batches=10, interval='20ba')])"
 WITH_MEMRAY = "Trainer(…, callbacks=[…, Memray(schedule={'skip': '100ba', 'active': '5ba'})])"
 HALVED = 'x = x.to(torch.bfloat16)  # half; or x = x.cpu(), and x.cuda() where it is used'
 COLLECT = 'import gc\n\ngc.collect()  # now and then, if the cycle has to stay'

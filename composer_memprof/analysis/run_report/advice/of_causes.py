@@ -19,6 +19,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     HostFull,
     HostLeak,
     HostLeft,
+    LeakBetweenWindows,
     LeftWhole,
     Slowing,
     SmallMicrobatches,
@@ -114,6 +115,19 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
         )
     if isinstance(cause, DeviceLeak):
         return _against_leak(cause)
+    if isinstance(cause, LeakBetweenWindows):
+        window = "A longer window names the line that allocates it: MemorySnapshot(interval='20ba')."
+        if not cause.kept_by:
+            return Advice(
+                'Record a longer window, which names the line and what keeps it.', window, code=code.LONG_WINDOW
+            )
+        how = 'a number, the newest few' if cause.on_host else 'a number, the newest few, a copy on the host'
+        return Advice(
+            f'Stop keeping what batches put into {cause.kept_by}.',
+            f'Keep {how}, or write the rest to a file. {window}',
+            frees=cause.grown,
+            code=code.NEWEST if cause.on_host else code.DETACHED,
+        )
     if isinstance(cause, HostLeft):
         return Advice(
             f'Stop keeping what {cause.line} allocates from batch to batch.',

@@ -176,6 +176,32 @@ class DeviceLeak:
 
 
 @dataclass(frozen=True)
+class LeakBetweenWindows:
+    """Memory grows from batch to batch where no window records it.
+
+    Args:
+        rank (int): the rank on which it grows fastest.
+        cost (float): 1, or less if it would take very long to fill the memory.
+        per_batch (float): bytes more with each batch, on average.
+        grown (int): bytes more by the last look.
+        begin (int): the batch of the first look.
+        end (int): the batch of the last look.
+        kept_by (str): the container that gets longer meanwhile, and what keeps it, in words; ``''`` if none was found.
+        on_host (bool): True if the training runs on a CPU.
+    """
+
+    kind: ClassVar[str] = 'leak_between_windows'
+    rank: int
+    cost: float
+    per_batch: float
+    grown: int
+    begin: int
+    end: int
+    kept_by: str
+    on_host: bool
+
+
+@dataclass(frozen=True)
 class LeftWhole:
     """FSDP shards the model, but leaves large modules whole on each rank.
 
@@ -344,6 +370,7 @@ Cause = Union[
     Straggler,
     SmallMicrobatches,
     DeviceLeak,
+    LeakBetweenWindows,
     LeftWhole,
     HostLeak,
     HostLeft,

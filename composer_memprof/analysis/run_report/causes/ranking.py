@@ -8,7 +8,11 @@ from typing import Any, Optional
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport
 from composer_memprof.analysis.memory.summary import SnapshotSummary
 from composer_memprof.analysis.run_report.attempts import RunAttempt
-from composer_memprof.analysis.run_report.causes.device_memory import device_leaks, limited_growth
+from composer_memprof.analysis.run_report.causes.device_memory import (
+    device_leaks,
+    leaks_between_windows,
+    limited_growth,
+)
 from composer_memprof.analysis.run_report.causes.host_memory import (
     copied_by_workers,
     host_full,
@@ -61,8 +65,16 @@ def causes(
     copied = [] if any(each.copied is not None for each in full) else list(copied_by_workers(host))
     host_found: list[Cause] = [*full] or [*host_leaks(host, growing, captures)] or [*host_left(captures, host)]
     leaks = list(device_leaks(summaries, host))
+    between = [] if leaks else list(leaks_between_windows(contents.get('memory_snapshot.growing', {})))
+    if any(
+        each.on_host and not (isinstance(found, HostLeak) and found.kept_by) for each in between for found in host_found
+    ):
+        host_found = []
+    elif host_found:
+        between = [each for each in between if not each.on_host]
     others: list[Cause] = [
         *leaks,
+        *between,
         *host_found,
         *copied,
         *_slow(contents.get('step_times', {}), hosts),

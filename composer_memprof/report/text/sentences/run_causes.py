@@ -13,6 +13,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     DeviceLeak,
     HostFull,
     HostLeft,
+    LeakBetweenWindows,
     LeftWhole,
     Slowing,
     SmallMicrobatches,
@@ -60,6 +61,12 @@ def cause_sentence(cause: Cause, report: RunReport) -> str:
         return _slow(cause, rank)
     if isinstance(cause, DeviceLeak):
         return _leak(cause, rank, is_full=any(each.rank == cause.rank and each.oom for each in report.failures))
+    if isinstance(cause, LeakBetweenWindows):
+        whose = 'Host memory' if cause.on_host else 'Memory'
+        return (
+            f'{whose} leaks{rank} between the windows of memory_snapshot: {human_bytes(cause.per_batch)} a batch, '
+            f'{human_bytes(cause.grown)} from batch {cause.begin} to {cause.end}{_kept(cause.kept_by)}.'
+        )
     if isinstance(cause, RAN_OUT):
         return out_of_memory_sentence(cause, rank)
     if isinstance(cause, LeftWhole):
