@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from composer.core import Callback, State
+from composer.loggers import Logger
 from torch import nn
 
 from tests.problems.on_gpu import GPT, apart, trains
@@ -92,6 +94,15 @@ class KeepsSome(GPT):
         return super().forward(batch)
 
 
+class EvaluatesItself(Callback):
+    """A loop of its own over other data, in training mode and with gradients."""
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        rows = torch.zeros(64, 1024, dtype=torch.long, device='cuda')
+        with torch.autocast('cuda', torch.float16):
+            state.model(rows).argmax(-1)
+
+
 def _with_checkpoint() -> None:
     loaded = {f'layer{number}': torch.zeros(1 << 28, device='cuda') for number in range(8)}
     trains(lambda: GPT(layers=60), length=2048)
@@ -104,6 +115,7 @@ RUNS: dict[str, Callable[[], None]] = {
     'a copy in the model': lambda: trains(Averages, length=16, size=1),
     'an unrolled loop': lambda: trains(Unrolls, length=400, size=512, batches=3),
     'a checkpoint on the GPU': _with_checkpoint,
+    'an evaluation of a callback': lambda: trains(lambda: GPT(layers=24), callbacks=[EvaluatesItself()]),
     'a tensor of each fifth batch': lambda: trains(KeepsSome, length=16, batches=40),
     'a teacher without a graph': lambda: trains(DistilsUnderNoGrad, size=4),
 }
@@ -127,6 +139,11 @@ PROBLEMS: dict[str, Problem] = {
             'an unrolled loop',
             ('the activations of a batch', line_of(Unrolls.forward, 'self.cell(')),
             'smaller device_train_microbatch_size',
+        ),
+        (
+            'an evaluation of a callback',
+            ('in evaluation, which records a graph for backward',),
+            'torch.no_grad()',
         ),
         (
             'a checkpoint on the GPU',
