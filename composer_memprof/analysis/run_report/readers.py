@@ -156,6 +156,7 @@ class LoaderSettings:
 
     num_workers: int
     prefetch_factor: Optional[int] = None
+    persistent_workers: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,19 @@ class LoaderStarts:
 
     count: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EpochStarts:
+    """How long the first batches of epochs waited for data: in the run's first epoch, and in ``count`` later ones together.
+
+    ``others`` is how long the first batches of all other workers waited.
+    """
+
+    first: float = 0.0
+    count: int = 0
+    seconds: float = 0.0
+    others: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -189,6 +203,7 @@ class StepTimesFile:
     loader_starts: LoaderStarts = field(default_factory=LoaderStarts)
     quarters: list[dict[str, float]] = field(default_factory=list)
     microbatches: float = 0.0
+    epoch_starts: EpochStarts = field(default_factory=EpochStarts)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ import pytest
 
 from composer_memprof.analysis.run_report.causes.device_memory import leaks_between_windows
 from composer_memprof.analysis.run_report.causes.host_memory import host_full
-from composer_memprof.analysis.run_report.causes.kinds import leak_cost
-from composer_memprof.analysis.run_report.readers import BetweenWindowsFile
+from composer_memprof.analysis.run_report.causes.kinds import TimeTaken, leak_cost
+from composer_memprof.analysis.run_report.causes.speed import slow_parts, waiting_share
+from composer_memprof.analysis.run_report.readers import BetweenWindowsFile, StepTimesFile
+from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.recorders.host.summary import HostSeries, HostSummary
 from composer_memprof.report.text.sentences.run_verdict_json import report_dict
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
@@ -161,3 +163,21 @@ def test_growth_between_windows_is_a_leak_while_it_goes_on() -> None:
 )
 def test_what_stops_or_fills_up_or_is_too_short_to_tell_is_no_leak_between_windows(more: dict[str, Any]) -> None:
     assert not list(leaks_between_windows({0: between(**more)}))
+
+
+def test_the_long_start_of_workers_is_no_wait_in_every_batch() -> None:
+    starts = {'first': 20.0, 'count': 2, 'seconds': 40.0, 'others': 0.0}
+    seconds = {
+        'total': {'mean': 0.11, 'p50': 0.01, 'max': 20.01},
+        'data': {'mean': 0.1, 'p50': 0.001, 'max': 20.0},
+        'dataloader': {'mean': 0.1, 'p50': 0.001, 'max': 20.0},
+    }
+    loader = {'num_workers': 2, 'prefetch_factor': 2}
+    file = {'batches': 600, 'seconds': seconds, 'share': {'dataloader': 0.9}, 'loader': loader, 'epoch_starts': starts}
+    each, once = (from_plain(StepTimesFile, {**file, 'epoch_starts': given}) for given in (starts, {'first': 60.0}))
+    (found,) = slow_parts({0: each})
+    assert isinstance(found, TimeTaken) and (found.phase, found.first) == ('workers', 20.0)
+    assert not list(slow_parts({0: once}))
+    assert waiting_share(once) < 0.02
+    kept = from_plain(StepTimesFile, {**file, 'loader': {**loader, 'persistent_workers': True}})
+    assert not list(slow_parts({0: kept}))

@@ -79,6 +79,8 @@ class TimeTaken:
             backward and optimizer: ``'callbacks'``, ``'algorithms'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
+        first (float): of ``'workers'``, seconds that the first batch of an epoch waits for them; 0 if that is not known.
+        later (float): of ``'workers'``, seconds that another batch waits for data.
     """
 
     kind: ClassVar[str] = 'time_taken'
@@ -87,6 +89,8 @@ class TimeTaken:
     phase: str
     seconds: float
     line: str
+    first: float = 0.0
+    later: float = 0.0
 
 
 @dataclass(frozen=True)

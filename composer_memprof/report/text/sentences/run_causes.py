@@ -110,6 +110,11 @@ def _slow(
             f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}{line}: '
             f'{amount(cause.seconds, "seconds")} of a batch of {amount(cause.batch, "seconds")}.'
         )
+    if isinstance(cause, TimeTaken) and cause.first:
+        return (
+            f'{_TAKERS[cause.phase]} {share}: the first batch of each epoch waits {amount(cause.first, "seconds")} for workers '
+            f'to start, others wait {amount(cause.later, "seconds")}.'
+        )
     if isinstance(cause, TimeTaken):
         line = f', most in {cause.line}' if cause.line else ''
         return f'{_TAKERS[cause.phase]} {share}{line}: {amount(cause.seconds, "seconds")} of a batch on average.'
