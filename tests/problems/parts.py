@@ -117,6 +117,7 @@ RUNS: dict[str, Callable[[], None]] = {
     'a checkpoint on the GPU': _with_checkpoint,
     'an evaluation of a callback': lambda: trains(lambda: GPT(layers=24), callbacks=[EvaluatesItself()]),
     'a tensor of each fifth batch': lambda: trains(KeepsSome, length=16, batches=40),
+    'a GPU that is half full': lambda: trains(lambda: GPT(layers=16), length=1024, size=16, batches=4),
     'a teacher without a graph': lambda: trains(DistilsUnderNoGrad, size=4),
 }
 
@@ -158,4 +159,6 @@ PROBLEMS['a tensor of each fifth batch'] = Problem(
     'Stop keeping what batches put into KeepsSome.hard',
     (64 << 20) // 5,
 )
-HEALTHY: dict[str, Callable[[], None]] = {'a teacher without a graph': apart('a teacher without a graph', 'parts')}
+HEALTHY: dict[str, Callable[[], None]] = {
+    name: apart(name, 'parts') for name in ('a teacher without a graph', 'a GPU that is half full')
+}
