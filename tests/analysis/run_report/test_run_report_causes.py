@@ -7,13 +7,15 @@ from typing import Any, Optional
 
 import pytest
 
+from composer_memprof.analysis.run_report.advice.of_causes import against
 from composer_memprof.analysis.run_report.causes.device_memory import leaks_between_windows
 from composer_memprof.analysis.run_report.causes.host_memory import host_full
-from composer_memprof.analysis.run_report.causes.kinds import TimeTaken, leak_cost
+from composer_memprof.analysis.run_report.causes.kinds import TimeTaken, Waiting, leak_cost
 from composer_memprof.analysis.run_report.causes.speed import slow_parts, waiting_share
-from composer_memprof.analysis.run_report.readers import BetweenWindowsFile, StepTimesFile
+from composer_memprof.analysis.run_report.readers import BetweenWindowsFile, LoaderSettings, StepTimesFile
 from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.recorders.host.summary import HostSeries, HostSummary
+from composer_memprof.report.html.run.charts.module_tree import module_tree
 from composer_memprof.report.text.sentences.run_verdict_json import report_dict
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.run_reports import reported, said
@@ -181,3 +183,17 @@ def test_the_long_start_of_workers_is_no_wait_in_every_batch() -> None:
     assert waiting_share(once) < 0.02
     kept = from_plain(StepTimesFile, {**file, 'loader': {**loader, 'persistent_workers': True}})
     assert not list(slow_parts({0: kept}))
+
+
+def test_code_for_more_workers_has_more_than_there_are_and_none_where_each_copies_the_data() -> None:
+    waiting = Waiting(0, 0.5, 0.1, 0.2, LoaderSettings(8, 2), '')
+    assert 'num_workers=16' in against(waiting, []).code
+    few = against(waiting, [], copies=True)
+    assert few.what.startswith('Do less work') and not few.code
+
+
+def test_a_long_label_of_an_area_has_several_lines() -> None:
+    outside = {('temporary', 'train.py:12 step: loss = criterion(model(batch), target)'): 8}
+    chart = module_tree('modules', 'Memory', 'What there is', {'net': 8}, 'bytes', outside)
+    lines = [shown.split('<br>') for _, _, shown in chart.data[0]['customdata']]
+    assert ['train.py:12 step: loss =', 'criterion(model(batch),', 'target)'] in lines

@@ -49,15 +49,16 @@ _LESS_OF = {
     LOOP: 'Do less in the loop between forward, backward and the update, or not in each batch.',
     WORKERS: 'Keep the workers from epoch to epoch: DataLoader(…, persistent_workers=True).',
 }
-_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, WORKERS: code.WORKERS}
+_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, WORKERS: code.PERSISTENT_WORKERS}
 
 
-def against(cause: Cause, found: Sequence[Advice]) -> Advice:
+def against(cause: Cause, found: Sequence[Advice], *, copies: bool = False) -> Advice:
     """What ends a cause.
 
     Args:
         cause (Cause): the cause.
         found (Sequence[Advice]): from the figures alone.
+        copies (bool): True if each DataLoader worker copies the data set, so that more of them take more memory.
     """
     if isinstance(cause, RAN_OUT):
         return against_running_out(cause, found)
@@ -68,7 +69,9 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
                 f'It runs in the training process, whatever num_workers is. {_why_waiting(cause)}',
                 code=code.DRAWN_AT_ONCE,
             )
-        return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=code.WORKERS)
+        if copies:
+            return Advice('Do less work for each sample.', f'{_why_waiting(cause)} More workers would copy more.')
+        return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=_workers(cause.loader))
     if isinstance(cause, SmallMicrobatches):
         return Advice(
             "Raise device_train_microbatch_size, or set it to 'auto': the largest that fits.",
@@ -203,7 +206,7 @@ def _catch_up(cause: Straggler) -> Advice:
             'Call gc.disable(), and gc.collect() after the same batches on all ranks.', why, code=code.COLLECT_TOGETHER
         )
     if cause.phase == DATA:
-        return Advice(_faster_loading(cause.loader), why, code=code.WORKERS)
+        return Advice(_faster_loading(cause.loader), why, code=_workers(cause.loader))
     if cause.host and len(cause.together) > 1:
         return Advice(
             f'Look at {cause.host}: whether it is slower than the other machines (clocks, temperature, other processes).',
@@ -249,6 +252,11 @@ def _faster_loading(loader: Optional[LoaderSettings]) -> str:
         return 'Give the DataLoader workers, such as num_workers=4: with 0 the training itself loads each batch.'
     ahead = f', or its prefetch_factor ({loader.prefetch_factor})' if loader.prefetch_factor is not None else ''
     return f"Raise the DataLoader's num_workers ({loader.num_workers}){ahead}, or do less work for each sample."
+
+
+def _workers(loader: Optional[LoaderSettings]) -> str:
+    """Twice as many workers, or four if there are none."""
+    return code.WORKERS.format(2 * loader.num_workers if loader is not None and loader.num_workers else 4)
 
 
 def _why_waiting(cause: Waiting) -> str:

@@ -15,7 +15,7 @@ from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.advice.of_causes import against
 from composer_memprof.analysis.run_report.advice.of_failures import against_failures
 from composer_memprof.analysis.run_report.causes.device_memory import memory_of
-from composer_memprof.analysis.run_report.causes.kinds import Cause
+from composer_memprof.analysis.run_report.causes.kinds import Cause, CopiedByWorkers
 from composer_memprof.analysis.run_report.failures import Failure
 from composer_memprof.analysis.run_report.readers import Checkpoint, FlopsFile, SavedTensorsFile
 from composer_memprof.messages import count_of, human_bytes
@@ -80,7 +80,8 @@ def advice(
     least = _LEAST_FREED * memory_of(device) if device is not None else 0
     found = [each for each in found if each.frees is None or each.frees >= least]
     offered = [] if device is not None and not failures and not killed and _has_room(device) else found
-    first = [*against_failures(failures, killed), *(against(cause, found) for cause in causes)]
+    copies = any(isinstance(cause, CopiedByWorkers) for cause in causes)
+    first = [*against_failures(failures, killed), *(against(cause, found, copies=copies) for cause in causes)]
     others = [each for each in found if each not in first and (each in offered or each.frees is None)]
     return in_order([*(replace(each, ends_cause=True) for each in first), *others])
 
