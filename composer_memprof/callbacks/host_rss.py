@@ -20,6 +20,7 @@ from composer_memprof.callbacks.framework.run_names import run_name_of
 from composer_memprof.messages import errors_logged, human_bytes, must_be, warn
 from composer_memprof.recorders.host.containers import GrowingContainer, Search
 from composer_memprof.recorders.host.recorder import HostMemoryRecorder
+from composer_memprof.recorders.torch_private import data_loading
 from composer_memprof.report.text.tables.files import write_json
 from composer_memprof.schedule.constant import ALWAYS
 
@@ -34,6 +35,12 @@ def _found(search: Search) -> dict[str, Any]:
     with errors_logged('the container that grows was not found'):
         container = search()
     return asdict(GrowingContainer() if container is None else container)
+
+
+def _dataset_of(state: State) -> Any:
+    """What the training's DataLoader reads. A loop of the user's own has no loader that Composer knows."""
+    found = getattr(state.dataloader, 'dataset', None)
+    return data_loading.newest_dataset() if found is None else found
 
 
 @takes_shared_parameters(
@@ -147,6 +154,9 @@ class HostRSS(PhasedCallback):
                 raise recorder.error
             self._log(recorder, logger)
             self._search(recorder, state)
+            if recorder.wants_dataset:
+                with errors_logged("the data set's Python objects were not measured"):
+                    recorder.look_at(_dataset_of(state))
             if time.monotonic() - self._growth_checked > _CHECK_GROWTH_EVERY_S:
                 self._check_growth(recorder, state)
         super().batch_end(state, logger)

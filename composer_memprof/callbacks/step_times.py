@@ -127,8 +127,9 @@ class StepTimes(PhasedCallback):
         if self._writes_files:
             file = self.store.grow(self.kind, self.output.naming.suffix, stamp, compress=self.output.compress)
         write = None if file is None else file.write
+        workers = 0 if loader is None else loader['num_workers']
         causes = _Causes(LineSampler(lambda: self._recorder.phase, is_own), Pauses())
-        self._open = _OpenFile(StepTimesWindow(write), file, stamp, self._stage, loader, causes)
+        self._open = _OpenFile(StepTimesWindow(write, workers), file, stamp, self._stage, loader, causes)
         causes.start()
 
     def _batch_begins(self, state: State) -> None:
@@ -325,7 +326,7 @@ class _OpenFile:
     file: Optional[GrowingFile]
     stamp: Stamp
     stage: str
-    loader: Optional[dict[str, Optional[int]]]
+    loader: Optional[dict[str, Any]]
     causes: _Causes
     #: Seconds at the start of each epoch but the first, in which a DataLoader starts its workers.
     starts: list[float] = field(default_factory=list)
@@ -347,8 +348,12 @@ class _Causes:
         self.pauses.stop()
 
 
-def _loader_settings(loader: Any) -> Optional[dict[str, Optional[int]]]:
+def _loader_settings(loader: Any) -> Optional[dict[str, Any]]:
     """How a DataLoader loads; None for other iterables."""
     if not isinstance(loader, DataLoader):
         return None
-    return {'num_workers': loader.num_workers, 'prefetch_factor': loader.prefetch_factor}
+    return {
+        'num_workers': loader.num_workers,
+        'prefetch_factor': loader.prefetch_factor,
+        'persistent_workers': loader.persistent_workers,
+    }

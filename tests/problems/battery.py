@@ -49,7 +49,7 @@ HEALTHY: dict[str, Callable[[], None]] = {
     **on_ranks.HEALTHY,
 }
 _UNITS = {'B': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
-#: The changes that make room in a run that needs none: each has a price that the user may want to know.
+#: The changes that make room where the device is the host, whose limit is not known: each has a price that the user may want to know.
 _OFFERS = ('Checkpoint the activations', 'Return less from forward', 'Set PYTORCH_CUDA_ALLOC_CONF')
 
 
@@ -73,7 +73,9 @@ def false_alarm(run: Callable[[], None]) -> str:
     """Train in the current folder; what the report finds wrong with the run, ``''`` if nothing."""
     run()
     report = reported(Path('test-run'))
-    offers = [each.what for each in report.advice if not each.what.startswith(_OFFERS)]
+    device = None if report.lead is None else report.lead.report.largest_device
+    allowed = _OFFERS if device is None or device.memory is None else ()
+    offers = [each.what for each in report.advice if not each.what.startswith(allowed)]
     return '; '.join([*(str(cause) for cause in report.causes), *offers, *_failures(report)])
 
 

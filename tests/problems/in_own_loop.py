@@ -147,6 +147,13 @@ def _evaluates_unmarked(model: GPT, loss: torch.Tensor) -> None:
     model.train()
 
 
+def _evaluates_in_training_mode(model: GPT, loss: torch.Tensor) -> None:
+    """Nothing marks it at all: the model stays in training mode."""
+    with torch.autocast('cuda', torch.float16):
+        rows = _tokens(64)
+        model(rows).argmax(-1)
+
+
 RUNS: dict[str, Callable[[], None]] = {
     'a backbone that nobody froze': lambda: _trains_on_gpu(
         lambda: WithAdapter().to(torch.bfloat16), of=lambda model: model.adapter, size=2, length=512, autocast=False
@@ -154,6 +161,7 @@ RUNS: dict[str, Callable[[], None]] = {
     'an evaluation with gradients that nothing marks': lambda: _trains_on_gpu(
         lambda: GPT(layers=24), _evaluates_unmarked
     ),
+    'an evaluation in training mode': lambda: _trains_on_gpu(lambda: GPT(layers=24), _evaluates_in_training_mode),
     'autocast in a loop': lambda: _trains_on_gpu(lambda: GPT(layers=24), size=64),
     'healthy autocast in a loop': lambda: _trains_on_gpu(GPT),
 }
@@ -168,6 +176,12 @@ _ON_GPU: dict[str, Problem] = {
         ),
         (
             'an evaluation with gradients that nothing marks',
+            ('in evaluation, which records a graph for backward',),
+            'torch.no_grad()',
+            0,
+        ),
+        (
+            'an evaluation in training mode',
             ('in evaluation, which records a graph for backward',),
             'torch.no_grad()',
             0,

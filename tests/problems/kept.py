@@ -14,7 +14,7 @@ from torchmetrics import CatMetric, MeanSquaredError
 
 from composer_memprof import MemorySnapshot
 from tests.conftest import Regression, loader, train
-from tests.problems.problem import Problem, line_of
+from tests.problems.problem import Problem, in_own_process, line_of
 from tests.support.callbacks.host_memory import MIB
 
 
@@ -47,6 +47,18 @@ class KeepsRarely(KeepsHidden):
         self.batches += 1
         if self.batches % 3 == 0:
             self.seen.append(torch.ones(3 * MIB // 4))
+        return Regression.forward(self, batch)
+
+
+class KeepsFifth(KeepsHidden):
+    """Appends a tensor in each fifth batch, of which a window of three may see none."""
+
+    batches = 0
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.batches += 1
+        if self.batches % 5 == 0:
+            self.seen.append(torch.ones(5 * MIB // 4))
         return Regression.forward(self, batch)
 
 
@@ -270,6 +282,10 @@ def without_collections() -> None:
         gc.enable()
 
 
+def keeps_fifth() -> None:
+    of_snapshot(KeepsFifth, batches=60)()
+
+
 def leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:
     return ('leak', line_of(function, text), keeper), 'Stop keeping', size
 
@@ -281,6 +297,12 @@ PROBLEMS: dict[str, Problem] = {
     'a list in every third batch': Problem(
         of_snapshot(KeepsRarely, schedule={'active': '14ba'}, batches=16),
         *leak(KeepsRarely.forward, 'torch.ones', 'KeepsRarely.seen', MIB),
+    ),
+    'a list in every fifth batch, between windows': Problem(
+        in_own_process('kept', 'keeps_fifth()'),
+        ('leaks between the windows', 'KeepsFifth.seen, a list of'),
+        'Stop keeping what batches put into KeepsFifth.seen',
+        MIB,
     ),
     'tracebacks': Problem(
         of_snapshot(KeepsErrors), *leak(KeepsErrors._augment, 'torch.ones', 'KeepsErrors.failed', MIB)

@@ -16,6 +16,7 @@ from composer_memprof import HostRSS, MemorySnapshot, StepTimes
 from composer_memprof.cgroup import CgroupMemory
 from composer_memprof.recorders.host import recorder
 from tests.conftest import Noise, Regression, train
+from tests.problems.on_host import Rows
 from tests.problems.problem import Problem, in_own_process
 from tests.support.callbacks.host_memory import MIB, fresh_memory
 
@@ -76,6 +77,38 @@ def saves() -> None:
     train(HostRSS(interval=0.02), CopiesForCheckpoint(_limited()), batches=20)
 
 
+def copies() -> None:
+    """Train until the workers have copied so much of the data set that the process is over its limit."""
+    data = Rows()  # before the limit is known
+    limit = _resident()
+    taken = 0
+
+    class Filled(recorder.Cgroup):
+        """Of a process and its workers, what is private."""
+
+        def read(self) -> CgroupMemory:
+            nonlocal taken
+            taken = _resident() + sum(_private(each) for each in psutil.Process().children())
+            return CgroupMemory(taken, limit)
+
+    class Killed(Callback):
+        def batch_end(self, state: State, logger: Logger) -> None:
+            if taken >= limit:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    recorder.Cgroup = Filled  # type: ignore[misc]
+    limit += 150 * MIB
+    loader = DataLoader(data, batch_size=8, num_workers=2)
+    train(HostRSS(interval=0.05), StepTimes(), Killed(), train_dataloader=loader, max_duration='20ep')
+
+
+def _private(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.Error:
+        return 0
+
+
 def loads() -> None:
     """Train until shared memory is full."""
     train(MemorySnapshot(), StepTimes(), train_dataloader=DataLoader(WithoutRoom(160), batch_size=8, num_workers=2))
@@ -110,6 +143,11 @@ PROBLEMS: dict[str, Problem] = {
         in_own_process('killed', 'saves()', -signal.SIGKILL),
         ('Rank 0 was killed when host memory was full', "'checkpoint'"),
         'Save',
+    ),
+    'workers that copy until memory is full': Problem(
+        in_own_process('killed', 'copies()', -signal.SIGKILL),
+        ('Rank 0 was killed when host memory was full', '2 DataLoader workers', 'Rows.rows', 'copy-on-write'),
+        'Keep the samples of Rows.rows in a numpy array',
     ),
     'shared memory that is full': Problem(
         in_own_process('killed', 'loads()', 1), ('Rank 0 failed', 'Bus error'), 'more shared memory'

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
 from composer.core import Callback, State
 from composer.loggers import Logger
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from composer_memprof import HostRSS, Memray
+from composer_memprof import HostRSS, Memray, StepTimes
 from tests.conftest import Noise, Regression, loader, train
 from tests.problems.problem import Problem, in_own_process, line_of
 from tests.support.callbacks.host_memory import MIB, fresh_memory
@@ -28,6 +30,36 @@ class LeakyNoise(Noise):
         self.kept += [fresh_memory() for _ in range(self.mebibytes)]
         time.sleep(self.seconds)
         return super().__getitem__(index)
+
+
+class Rows(Dataset):
+    """Samples as lists of Python numbers. Workers copy the pages of all that they read."""
+
+    def __init__(self, samples: int = 800) -> None:
+        self.rows: Any = [[0.5 + number * place for place in range(4000)] for number in range(samples)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.001)
+        return torch.full((16,), sum(self.rows[index]) / 1e9), torch.zeros(1)
+
+
+class RowsInArray(Rows):
+    """Healthy: the same samples in one array."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.rows = np.ones((800, 4000))
+
+
+class Images(Rows):
+    """Healthy: a list of arrays, of which a reader copies no more than the first page."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.rows = [np.ones(10_000) for _ in range(800)]
 
 
 class LeakyForward(Regression):
@@ -60,7 +92,7 @@ class LeaksAt(Callback):
         setattr(self, event, lambda state, logger: self.kept.append(fresh_memory()))
 
 
-class Rows(Callback):
+class KeepsRows(Callback):
     """Keeps rows of text, some three thousand a batch."""
 
     def __init__(self) -> None:
@@ -101,6 +133,14 @@ def of_data(data: Callable[[], Noise], **more: Any) -> Callable[[], None]:
     return of_host(train_dataloader=lambda: DataLoader(data(), batch_size=1, **more))
 
 
+def of_workers(data: Callable[[], Dataset], *callbacks: Callable[[], Callback]) -> Callable[[], None]:
+    def run() -> None:
+        loader = DataLoader(data(), batch_size=8, num_workers=2)
+        train(HostRSS(interval=0.1), *(make() for make in callbacks), train_dataloader=loader, max_duration='1ep')
+
+    return run
+
+
 def leaks_rarely() -> None:
     of_host(model=LeaksRarely, batches=300)()
 
@@ -131,13 +171,19 @@ PROBLEMS: dict[str, Problem] = {
         *grows('between batches', 'LeaksAt.kept'),
         MIB // 2,
     ),
-    'a callback that keeps rows of text': Problem(of_host(Rows), *grows('between batches', 'Rows.rows')),
+    'a callback that keeps rows of text': Problem(of_host(KeepsRows), *grows('between batches', 'KeepsRows.rows')),
     'a forward that leaks in each 25th batch': Problem(
         in_own_process('on_host', 'leaks_rarely()'), *grows('forward', 'LeaksRarely.kept'), int(0.64 * MIB)
     ),
+    'a list that workers copy': Problem(
+        of_workers(Rows, StepTimes),
+        ('Host memory grows, but not without end', '2 DataLoader workers', 'Rows.rows, a list of 800', 'copy-on-write'),
+        'Keep the samples of Rows.rows in a numpy array',
+        800 * (4000 * 24 + 4096),
+    ),
     'rows of text in a recording of memray': Problem(
-        lambda: train(Memray(schedule={'skip': '2ba', 'active': '12ba'}), Rows(), batches=16),
-        ('Host memory leaks', line_of(Rows.batch_end, 'self.rows').replace('batch_end', '<listcomp>')),
+        lambda: train(Memray(schedule={'skip': '2ba', 'active': '12ba'}), KeepsRows(), batches=16),
+        ('Host memory leaks', line_of(KeepsRows.batch_end, 'self.rows').replace('batch_end', '<listcomp>')),
         'Stop keeping what on_host.py',
     ),
 }
@@ -145,5 +191,7 @@ PROBLEMS: dict[str, Problem] = {
 HEALTHY: dict[str, Callable[[], None]] = {
     'no leak on the host': of_host(),
     'a buffer on the host that fills up': in_own_process('on_host', 'fills_up()'),
+    'an array that workers read': of_workers(RowsInArray),
+    'a list of arrays that workers read': of_workers(Images),
     'workers that do not leak': of_data(lambda: Noise(100), num_workers=2),
 }

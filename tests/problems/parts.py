@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from composer.core import Callback, State
+from composer.loggers import Logger
 from torch import nn
 
 from tests.problems.on_gpu import GPT, apart, trains
@@ -77,6 +79,30 @@ class Unrolls(GPT):
         return self.lm_head(hidden[:, None, :512]).expand(-1, batch.shape[1], -1)
 
 
+class KeepsSome(GPT):
+    """Keeps 64 MiB of each fifth batch, which a window of three batches may not see."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+        self.batches = 0
+        self.hard: list[torch.Tensor] = []
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.batches += 1
+        if self.batches % 5 == 0:
+            self.hard.append(torch.ones(1 << 24, device=batch.device))
+        return super().forward(batch)
+
+
+class EvaluatesItself(Callback):
+    """A loop of its own over other data, in training mode and with gradients."""
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        rows = torch.zeros(64, 1024, dtype=torch.long, device='cuda')
+        with torch.autocast('cuda', torch.float16):
+            state.model(rows).argmax(-1)
+
+
 def _with_checkpoint() -> None:
     loaded = {f'layer{number}': torch.zeros(1 << 28, device='cuda') for number in range(8)}
     trains(lambda: GPT(layers=60), length=2048)
@@ -89,6 +115,9 @@ RUNS: dict[str, Callable[[], None]] = {
     'a copy in the model': lambda: trains(Averages, length=16, size=1),
     'an unrolled loop': lambda: trains(Unrolls, length=400, size=512, batches=3),
     'a checkpoint on the GPU': _with_checkpoint,
+    'an evaluation of a callback': lambda: trains(lambda: GPT(layers=24), callbacks=[EvaluatesItself()]),
+    'a tensor of each fifth batch': lambda: trains(KeepsSome, length=16, batches=40),
+    'a GPU that is half full': lambda: trains(lambda: GPT(layers=16), length=1024, size=16, batches=4),
     'a teacher without a graph': lambda: trains(DistilsUnderNoGrad, size=4),
 }
 
@@ -113,10 +142,23 @@ PROBLEMS: dict[str, Problem] = {
             'smaller device_train_microbatch_size',
         ),
         (
+            'an evaluation of a callback',
+            ('in evaluation, which records a graph for backward',),
+            'torch.no_grad()',
+        ),
+        (
             'a checkpoint on the GPU',
             ('no part of the model', 'loaded'),
             'Keep the variable loaded',
         ),
     )
 }
-HEALTHY: dict[str, Callable[[], None]] = {'a teacher without a graph': apart('a teacher without a graph', 'parts')}
+PROBLEMS['a tensor of each fifth batch'] = Problem(
+    apart('a tensor of each fifth batch', 'parts'),
+    ('Memory leaks between the windows', 'KeepsSome.hard, a list of'),
+    'Stop keeping what batches put into KeepsSome.hard',
+    (64 << 20) // 5,
+)
+HEALTHY: dict[str, Callable[[], None]] = {
+    name: apart(name, 'parts') for name in ('a teacher without a graph', 'a GPU that is half full')
+}

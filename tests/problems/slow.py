@@ -28,6 +28,18 @@ class SlowNoise(Noise):
         return super().__getitem__(index)
 
 
+class OpensFiles(Noise):
+    """Each worker takes its time before its first sample."""
+
+    is_open = False
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_open:
+            time.sleep(0.4)
+            self.is_open = True
+        return super().__getitem__(index)
+
+
 def slow_collate(samples: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
     time.sleep(0.05)
     return [torch.stack(each) for each in zip(*samples)]
@@ -240,6 +252,11 @@ PROBLEMS['workers that start in each epoch'] = Problem(
     ("Starting the DataLoader's workers",),
     'persistent_workers=True',
 )
+PROBLEMS['workers that take long to start in each epoch'] = Problem(
+    of_loader(lambda: OpensFiles(80), num_workers=2, max_duration='3ep'),
+    ("Starting the DataLoader's workers again in each epoch", 'the first batch of each epoch waits'),
+    'persistent_workers=True',
+)
 PROBLEMS['batches that take longer and longer'] = Problem(
     of_times(model=SearchesHistory, max_duration='48ba', train_dataloader=lambda: loader(48)),
     ('Batches take longer and longer', 'forward grows', line_of(SearchesHistory.forward, 'sleep')),
@@ -249,6 +266,9 @@ PROBLEMS['batches that take longer and longer'] = Problem(
 HEALTHY: dict[str, Callable[[], None]] = {
     'workers that stay': of_loader(
         lambda: Noise(120), num_workers=2, persistent_workers=True, max_duration='3ep', model=lambda: SlowForward(0.2)
+    ),
+    'workers that take long to start once': of_loader(
+        lambda: OpensFiles(80), num_workers=2, persistent_workers=True, max_duration='3ep'
     ),
     'fast data': of_loader(lambda: Noise(160)),
     'a slow forward': of_times(model=SlowForward),

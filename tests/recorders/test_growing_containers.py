@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import pytest
 import torch
 
 from composer_memprof.recorders.host.containers import GrowthWatch, growing_container, lengths_of_containers
@@ -96,3 +97,17 @@ def test_references_to_what_was_there_before_are_no_growth() -> None:
     holder.rows = [large[0] for _ in range(100)]
     holder.by_name = dict(enumerate(large))
     assert growing_container(before, grown=20 * MIB) is None
+
+
+def test_of_a_short_list_of_large_tensors_the_growth_is_found_if_short_ones_count() -> None:
+    class Holder:
+        seen: list[torch.Tensor] = []
+
+    Holder.seen += [torch.ones(MIB) for _ in range(3)]
+    before = lengths_of_containers(fewest=3)
+    Holder.seen += [torch.ones(MIB) for _ in range(4)]
+    assert growing_container(before, grown=16 * MIB) is None
+    found = growing_container(before, grown=16 * MIB, fewest=3)
+    assert found is not None and found.more == 4
+    assert found.bytes == pytest.approx(16 * MIB, rel=0.01)
+    assert growing_container(before, grown=16 * MIB, fewest=3, device='cuda') is None

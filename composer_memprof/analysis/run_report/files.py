@@ -26,6 +26,7 @@ from composer_memprof.messages import printable
 _NAMES = {
     'memory_snapshot': re.compile(r'\.memory_snapshot(\.\w+)*\.pickle$'),
     'memory_snapshot.summary': re.compile(r'\.memory_snapshot(\.\w+)*\.summary\.json$'),
+    'memory_snapshot.growing': re.compile(r'\.memory_snapshot(\.\w+)*\.growing\.json$'),
     'fsdp_mem_tracker.summary': re.compile(r'^fsdp_mem_rank_.*\.summary\.json$'),
     'fsdp_mem_tracker.json': re.compile(r'^fsdp_mem_rank_.*\.json$'),
     'saved_tensors_hook': re.compile(r'\.saved_tensors(\.\w+)*\.json$'),

@@ -15,6 +15,7 @@ from composer_memprof.artifacts.naming.compression import open_for_read
 from composer_memprof.messages import printable
 from composer_memprof.recorders.host.summary import (
     CHILDREN,
+    CopiedObjects,
     HostSample,
     HostSummary,
     HostTally,
@@ -36,6 +37,7 @@ class _Last:
     charged: dict[str, int] = field(default_factory=dict)
     growth: Optional[Trend] = None
     suspect: Optional[Suspect] = None
+    copied: Optional[CopiedObjects] = None
 
 
 def read_host_summary(path: Path) -> HostSummary:
@@ -78,7 +80,7 @@ def read_host_file(path: Path) -> HostSummary:
             raise FormatError(f'{printable(str(path))} is not a recording of HostRSS: {error}') from None
     if last.suspect is None:  # the recording has no end
         last = replace(last, growth=process.trend(), suspect=_suspect(process, children, last.charged))
-    return tally.summary(last.growth, last.suspect, last.charged)
+    return tally.summary(last.growth, last.suspect, last.charged, last.copied)
 
 
 def _suspect(process: Series, children: Series, charged: Mapping[str, int]) -> Optional[Suspect]:

@@ -124,11 +124,39 @@ class GrowingFile:
 
 
 @dataclass(frozen=True)
+class BetweenWindowsFile(GrowingFile):
+    """The same of the memory that MemorySnapshot records, and how that grows at the ends of batches outside of windows.
+
+    Args:
+        on_host (bool): True if the training runs on a CPU: the sizes are of the process.
+        memory (int): bytes of the device; 0 for the host.
+        size (int): bytes after the batch ``end``.
+        grown (int): bytes since the batch ``begin``.
+        grown_lately (int): bytes in the later half of the batches.
+        begin (int): the batch of the first look.
+        end (int): the batch of the last one.
+        per_batch (float, optional): the trend of the sizes, in bytes; None after too few batches.
+        clear (bool): True if the growth is steady and too large to be noise.
+    """
+
+    on_host: bool = False
+    memory: int = 0
+    size: int = 0
+    grown: int = 0
+    grown_lately: int = 0
+    begin: int = 0
+    end: int = 0
+    per_batch: Optional[float] = None
+    clear: bool = False
+
+
+@dataclass(frozen=True)
 class LoaderSettings:
     """How the DataLoader of training loads."""
 
     num_workers: int
     prefetch_factor: Optional[int] = None
+    persistent_workers: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +165,19 @@ class LoaderStarts:
 
     count: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EpochStarts:
+    """How long the first batches of epochs waited for data: in the run's first epoch, and in ``count`` later ones together.
+
+    ``others`` is how long the first batches of all other workers waited.
+    """
+
+    first: float = 0.0
+    count: int = 0
+    seconds: float = 0.0
+    others: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -162,6 +203,7 @@ class StepTimesFile:
     loader_starts: LoaderStarts = field(default_factory=LoaderStarts)
     quarters: list[dict[str, float]] = field(default_factory=list)
     microbatches: float = 0.0
+    epoch_starts: EpochStarts = field(default_factory=EpochStarts)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -252,6 +294,7 @@ def _of_host(summary: HostSummary) -> dict[str, dict[str, float]]:
 #: By the kind of the artifact that has the figures. A whole file is read where there is no summary of it.
 KINDS = {
     'memory_snapshot.summary': Kind('memory_snapshot', 'bytes', read_summary, _of_snapshot),
+    'memory_snapshot.growing': Kind('memory_snapshot.growing', 'bytes', _json(BetweenWindowsFile), lambda file: {}),
     'fsdp_mem_tracker.summary': Kind('fsdp_mem_tracker', 'bytes', read_memory_summary, _of_module_memory),
     'fsdp_mem_tracker.json': Kind('fsdp_mem_tracker', 'bytes', _read_module_memory, _of_module_memory),
     'saved_tensors_hook': Kind('saved_tensors_hook', 'bytes', _json(SavedTensorsFile), _of_saved_tensors),

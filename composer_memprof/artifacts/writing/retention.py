@@ -11,6 +11,9 @@ from typing import Optional
 from composer_memprof.artifacts.reading.manifest import Entry, Status
 from composer_memprof.artifacts.writing.folder import ArtifactFolder
 
+#: How the kind of a file ends that a search beside the windows has written.
+NOTE = '.growing'
+
 
 @dataclass
 class WindowFiles:
@@ -30,6 +33,11 @@ class WindowFiles:
     def not_uploaded(self) -> list[str]:
         """The addresses of files that are still to be uploaded, or not known to be uploaded."""
         return [entry.remote for entry in self.entries if entry.remote is not None and entry.status != 'uploaded']
+
+    @property
+    def is_note(self) -> bool:
+        """True for the file of a search beside the windows, such as HostRSS's ``….growing.json``, which is no window."""
+        return bool(self.entries) and all(entry.kind.endswith(NOTE) for entry in self.entries)
 
     @property
     def may_be_removed(self) -> bool:
@@ -138,12 +146,14 @@ class KeptWindows:
         ]
 
     def _old(self) -> list[WindowFiles]:
-        """The windows beyond the newest ``keep``."""
+        """The windows beyond the newest ``keep``, and the notes beyond the newest one: it says what the others said."""
         if self._keep < 0:
             return []
         # Without uploads, keep=0 would lose every file.
         keep = self._keep if self._folder.takes_uploads() else max(self._keep, 1)
-        return self._windows[: max(len(self._windows) - keep, 0)]
+        notes = [window for window in self._windows if window.is_note]
+        windows = [window for window in self._windows if not window.is_note]
+        return [*windows[: max(len(windows) - keep, 0)], *notes[: max(len(notes) - min(keep, 1), 0)]]
 
     def remove_old(self) -> None:
         """Remove the files of windows beyond the newest ``keep``, if the store has copies of them."""

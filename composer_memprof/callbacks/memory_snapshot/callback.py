@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 from composer.core import State, Time
@@ -28,10 +28,12 @@ from composer_memprof.callbacks.framework.options import COMPRESS, SharedParamet
 from composer_memprof.callbacks.framework.phases import BETWEEN, StagePhasedCallback
 from composer_memprof.callbacks.framework.rank_sample import FilesOnRanks, parse_files_on_ranks
 from composer_memprof.callbacks.framework.windows import exclusive
+from composer_memprof.callbacks.memory_snapshot.growth import growth_part
 from composer_memprof.callbacks.memory_snapshot.recording import CPU_NEEDS, GPU_NEEDS, Make, SnapshotRecording
 from composer_memprof.messages import check_one_of, check_switches, must_be, warn
 from composer_memprof.recorders.allocations import cpu_allocations, out_of_memory
 from composer_memprof.recorders.allocations.allocator_history import AllocatorHistory, Context, Stacks
+from composer_memprof.recorders.allocations.between_windows import BetweenWindows
 from composer_memprof.recorders.allocations.notes import Failure, OutOfMemory
 from composer_memprof.recorders.allocations.snapshot_pickle import write_pickle
 from composer_memprof.recorders.kineto import KinetoRecorder
@@ -72,7 +74,7 @@ class MemorySnapshot(StagePhasedCallback):
     records the allocator's history. On a CPU it records the profiler's allocation events, in the same format; of memory
     allocated before the window it has parameters, buffers, gradients, optimizer state, the batch and the last outputs,
     and beside it the resident memory of the process. Each window writes ``.pickle``, a page ``.html`` and
-    ``.summary.json``.
+    ``.summary.json``. If memory grows between windows, ``.growing.json`` names the container that grows.
 
     Once they are written, each rank logs the window's peak as ``memory/…``: ``allocated_peak_bytes``, on a GPU
     ``reserved_peak_bytes``, on a CPU ``rss_peak_bytes``, and ``peak_batch``, the batch in which it was.
@@ -150,6 +152,7 @@ class MemorySnapshot(StagePhasedCallback):
         #: Whether it records outside of windows too, on this rank. Decided at INIT.
         self.uses_standby = False
         self.kineto, self.resources = None, frozenset()
+        self._between: Optional[BetweenWindows] = None
 
     def init(self, state: State, logger: Logger) -> None:
         self._end_watch()
@@ -159,6 +162,8 @@ class MemorySnapshot(StagePhasedCallback):
 
     def close(self, state: State, logger: Logger) -> None:
         super().close(state, logger)
+        if self._between is not None:
+            self._between.close()
         self._end_watch()
 
     def _torch_needs(self, state: State) -> tuple[ModuleType, ...]:
@@ -226,6 +231,14 @@ class MemorySnapshot(StagePhasedCallback):
     def batch_end(self, state: State, logger: Logger) -> None:
         super().batch_end(state, logger)
         self._phase_begins(BETWEEN['train'], state)  # what other callbacks allocate now is not the optimizer's
+        if self._between is not None and not self._window.active:
+            self._save_growth(state, self._between.end_batch(state.timestamp.batch.value))
+
+    def _save_growth(self, state: State, search: Optional[Callable[[], dict[str, Any]]]) -> None:
+        """Let a child look for what grows between the windows, if a search is due."""
+        if search is not None:
+            stamp = self._windows.stamp('train', state)
+            self.store.save([growth_part(self.kind, stamp, search)], stamp)
 
     def _batch(self, state: State) -> int:
         """The batch of the window's stage: during an evaluation or prediction the training's stands still."""
@@ -278,6 +291,8 @@ class MemorySnapshot(StagePhasedCallback):
     def fit_start(self, state: State, logger: Logger) -> None:
         super().fit_start(state, logger)
         self._failure = None
+        if self._between is None and 'train' in self._windows and self.may_run_on(dist.get_global_rank()):
+            self._between = BetweenWindows(torch.cuda.current_device() if self._uses_allocator_history(state) else None)
         if self._on_oom and self.kineto is None:
             out_of_memory.add_observer(self._out_of_memory)
 
@@ -314,6 +329,8 @@ class MemorySnapshot(StagePhasedCallback):
         return True
 
     def fit_end(self, state: State, logger: Logger) -> None:
+        if self._between is not None:
+            self._save_growth(state, self._between.last_search())
         self.yield_resources()
         out_of_memory.remove_observer(self._out_of_memory)
         super().fit_end(state, logger)

@@ -29,6 +29,7 @@ from composer_memprof.recorders.host.processes import ProcessReader
 from composer_memprof.recorders.kineto import KinetoRecorder
 from composer_memprof.recorders.modules.code import code_of_modules
 from composer_memprof.recorders.modules.names import named_modules
+from composer_memprof.recorders.modules.running import is_in_forward
 from composer_memprof.recorders.modules.whole_parameters import whole_modules
 from composer_memprof.recorders.tensors import tensors_in
 from composer_memprof.vocabulary import FORWARDS
@@ -119,7 +120,8 @@ class SnapshotRecording:
         """A snapshot of a GPU's history so far; the recording continues."""
         assert isinstance(self.source, AllocatorHistory), 'the profiler must be stopped first'
         if failure is not None:
-            self._annotations.see_failed_allocation(evaluates=self._has_trained and not state.model.training)
+            evaluates = self._has_trained and (not state.model.training or is_in_forward(state.model))
+            self._annotations.see_failed_allocation(evaluates=evaluates)
         return self._annotated(self.source.take, allocator_history.notes_of_devices(), state, failure)
 
     def cancel(self) -> None:

@@ -103,7 +103,8 @@ class Annotations:
         """An allocation fails on this thread: note whether an evaluation records a graph there.
 
         Args:
-            evaluates (bool): the model is in evaluation mode, after a training that was not.
+            evaluates (bool): after a training, the model is in evaluation mode; or its forward runs, though in no phase
+                of training.
         """
         is_marked = bool(self._phases) and self._phases[-1][2] in WITHIN_BATCH
         if (

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from composer_memprof.recorders.host.copied import CopiedPages
 from composer_memprof.recorders.host.processes import ProcessReader, child_pids, is_dataloader_worker, process_name
 from composer_memprof.recorders.host.trend import Series, Trend
 
@@ -58,6 +59,8 @@ class Children:
         self._ended_growing: list[list[GrowingProcess]] = [[]]
         self._searched = -_SEARCH_EVERY_S
         self._workers_read = 0.0
+        #: What the workers have copied of the memory that they share with this process.
+        self.copied = CopiedPages()
 
     def end_batch(self, batch: int) -> None:
         """Add each worker's size to its series."""
@@ -85,6 +88,16 @@ class Children:
             for pid, reader in self._others.items():
                 children.append({'pid': pid, 'name': process_name(pid), 'rss': _rss_or_none(reader)})
         return [child for child in children if child['rss'] is not None]
+
+    def read_copied(self, *, is_last: bool = False) -> None:
+        """Read what the workers have copied, if that is due. The training thread does not wait for it.
+
+        Args:
+            is_last (bool): the recording ends.
+        """
+        with self._lock:
+            pids = list(self._workers)
+        self.copied.read(pids, is_last=is_last)
 
     def growing(self) -> list[GrowingProcess]:
         """Workers that clearly grow, those of an epoch as one, ended ones included."""

@@ -85,20 +85,22 @@ class GrowingContainer:
 Search = Callable[[], Optional[GrowingContainer]]
 
 
-def lengths_of_containers() -> Optional[Lengths]:
-    """The lengths of all containers; None in a process of very many objects."""
+def lengths_of_containers(fewest: int = _FEWEST) -> Optional[Lengths]:
+    """The lengths of all containers of so many things; None in a process of very many objects."""
     if sys.getallocatedblocks() > MOST_OBJECTS:
         return None
     found = [
         (id(each), length)
         for each in gc.get_objects()
-        if type(each) in _SEARCHED and (length := length_of(each)) >= _FEWEST
+        if type(each) in _SEARCHED and (length := length_of(each)) >= fewest
     ]
     table = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
     return Lengths(table[:, 0].copy(), table[:, 1].copy())
 
 
-def growing_container(before: Lengths, grown: int, grown_in_all: int = 0) -> Optional[GrowingContainer]:
+def growing_container(
+    before: Lengths, grown: int, grown_in_all: int = 0, fewest: int = _FEWEST, device: str = 'cpu'
+) -> Optional[GrowingContainer]:
     """The container whose new things explain most of the bytes by which the process has grown; None if none does.
 
     Args:
@@ -106,12 +108,14 @@ def growing_container(before: Lengths, grown: int, grown_in_all: int = 0) -> Opt
         grown (int): bytes by which the process has grown since.
         grown_in_all (int): bytes by which it has grown since the recording began, if these are more. All things of a
             container that was made anew since the earlier time count as new, also those that an older one held.
+        fewest (int): things of the shortest container that counts, as of ``before``.
+        device (str): whose memory grows. Of a GPU, tensors on it count alone.
     """
     largest, most, more = 0, 0, 0
-    longer = _longer(before)
+    longer = _longer(before, fewest)
     while longer:  # what was looked at is let go: it would be found among what keeps the container
         container, count = longer.pop()
-        size = _bytes_of_newest(container, count)
+        size = _bytes_of_newest(container, count, device)
         if most < size <= _MOST_EXPLAINED * max(grown, grown_in_all):
             largest, most, more = id(container), size, count
         del container
@@ -121,19 +125,19 @@ def growing_container(before: Lengths, grown: int, grown_in_all: int = 0) -> Opt
     return None if name is None else GrowingContainer(name, more, most)
 
 
-def _longer(before: Lengths) -> list[tuple[Any, int]]:
+def _longer(before: Lengths, fewest: int) -> list[tuple[Any, int]]:
     """The containers that have grown most, each with how many things it has more."""
     found = [
         (each, length - had)
         for each in gc.get_objects()
         if type(each) in _SEARCHED
-        and (length := length_of(each)) >= _FEWEST
+        and (length := length_of(each)) >= fewest
         and length - (had := before.of(id(each))) >= _FEWEST_MORE
     ]
     return heapq.nlargest(_CANDIDATES, found, key=operator.itemgetter(1))
 
 
-def _bytes_of_newest(container: Any, count: int) -> int:
+def _bytes_of_newest(container: Any, count: int, device: str) -> int:
     if isinstance(container, CACHED):
         things: Iterable[Any] = [each for each in gc.get_referents(container) if type(each) is not dict]
     elif isinstance(container, dict):
@@ -142,31 +146,32 @@ def _bytes_of_newest(container: Any, count: int) -> int:
         things = reversed(container)
     else:
         things = container
-    return _whole_size(itertools.islice(things, count), count, _DEPTH)
+    return _whole_size(itertools.islice(things, count), count, _DEPTH, device)
 
 
-def _whole_size(things: Iterable[Any], count: int, depth: int) -> int:
+def _whole_size(things: Iterable[Any], count: int, depth: int, device: str) -> int:
     """The bytes of a container's ``count`` things, by some of them. Of one that is there several times, one takes memory."""
     measured = list(itertools.islice(things, _MEASURED))
     distinct = {id(each): each for each in measured}
-    size = sum(_size(each, depth) for each in distinct.values())
+    size = sum(_size(each, depth, device) for each in distinct.values())
     return size * count // len(measured) if measured and len(distinct) == len(measured) else size
 
 
-def _size(thing: Any, depth: int) -> int:
-    """The bytes of a thing and of what it holds, about: of a long container, some are measured."""
+def _size(thing: Any, depth: int, device: str) -> int:
+    """The bytes of a thing and of what it holds on a device, about: of a long container, some are measured."""
     if isinstance(thing, torch.Tensor):
-        return int(thing.untyped_storage().nbytes()) if thing.device.type == 'cpu' else 0
+        return int(thing.untyped_storage().nbytes()) if thing.device.type == device else 0
     own = len(thing) if isinstance(thing, mmap.mmap) else sys.getsizeof(thing)
+    own = own if device == 'cpu' else 0
     if not depth or isinstance(thing, (type, str, bytes, int, float)):
         return own
     if isinstance(thing, (list, tuple, set, frozenset, deque)):
-        return own + _whole_size(thing, len(thing), depth - 1)
+        return own + _whole_size(thing, len(thing), depth - 1, device)
     if isinstance(thing, dict):
-        return own + _whole_size(thing.values(), len(thing), depth - 1)
+        return own + _whole_size(thing.values(), len(thing), depth - 1, device)
     if isinstance(thing, np.ndarray) and thing.base is not None:
-        return own + int(thing.nbytes)
-    return own + sum(_size(each, depth - 1) for each in itertools.islice(_attributes(thing), _MEASURED))
+        return own + (int(thing.nbytes) if device == 'cpu' else 0)
+    return own + sum(_size(each, depth - 1, device) for each in itertools.islice(_attributes(thing), _MEASURED))
 
 
 def _attributes(thing: Any) -> Iterator[Any]:
@@ -179,16 +184,24 @@ class GrowthWatch:
 
     Args:
         is_clear (Callable): True if the process clearly grows; asked after some growth alone.
+        fewest (int): things of the shortest container that counts.
+        device (str): whose memory grows: ``'cpu'`` for the process, or ``'cuda'``.
     """
 
-    def __init__(self, is_clear: Callable[[], bool]) -> None:
+    def __init__(self, is_clear: Callable[[], bool], fewest: int = _FEWEST, device: str = 'cpu') -> None:
         self._is_clear = is_clear
+        self._fewest, self._device = fewest, device
         self._asked_at: Optional[int] = None
         self._least: Optional[int] = None
         self._before: Optional[Lengths] = None
         self._begin, self._due = 0, 0
         self._is_off = False
         self._searched = 0
+
+    @property
+    def began_at(self) -> Optional[int]:
+        """The bytes of the process at the first look; None before it."""
+        return None if self._before is None else self._begin
 
     def search(self, rss: int) -> Optional[Search]:
         """The search that is due now, at the end of a batch; None if none is.
@@ -217,7 +230,7 @@ class GrowthWatch:
             return
         self._asked_at = rss
         if self._is_clear():
-            self._before = lengths_of_containers()
+            self._before = lengths_of_containers(self._fewest)
             self._is_off = self._before is None
             self._begin, self._due = rss, rss + 2 * _STEP
 
@@ -225,4 +238,5 @@ class GrowthWatch:
         assert self._before is not None and self._least is not None
         self._searched = rss - self._begin
         self._due = rss + 4 * (rss - self._begin)
-        return functools.partial(growing_container, self._before, rss - self._begin, rss - self._least)
+        whole = rss - self._least
+        return functools.partial(growing_container, self._before, rss - self._begin, whole, self._fewest, self._device)

@@ -143,6 +143,15 @@ def private_peak(pid: int) -> Optional[int]:
         return None
 
 
+def private_and_resident(pid: int) -> Optional[tuple[int, int]]:
+    """What a process has for itself alone, and all that is resident; None if it has ended. It takes some 25 ms for each GiB."""
+    try:
+        full: Any = psutil.Process(pid).memory_full_info()
+        return full.uss, full.rss
+    except (OSError, psutil.Error):
+        return None
+
+
 def machine_memory() -> dict[str, int]:
     """Of the machine: memory available without swapping, swap in use, and size of the files in /dev/shm."""
     readings = {'available': psutil.virtual_memory().available}

@@ -19,9 +19,17 @@ import psutil
 from composer_memprof.cgroup import Cgroup, CgroupMemory
 from composer_memprof.recorders.host.children import Children, GrowingProcess
 from composer_memprof.recorders.host.containers import GrowthWatch, Search
+from composer_memprof.recorders.host.copied import PythonObjects, objects_of
 from composer_memprof.recorders.host.processes import ProcessReader, machine_memory, process_details
 from composer_memprof.recorders.host.sampler import Sampler
-from composer_memprof.recorders.host.summary import HostSample, HostSummary, HostTally, Suspect, training_process
+from composer_memprof.recorders.host.summary import (
+    CopiedObjects,
+    HostSample,
+    HostSummary,
+    HostTally,
+    Suspect,
+    training_process,
+)
 from composer_memprof.recorders.host.trend import Series, Trend
 from composer_memprof.vocabulary import BETWEEN_BATCHES, START
 
@@ -71,6 +79,8 @@ class HostMemoryRecorder:
         #: Bytes that the process grew by, by phase.
         self._charged: dict[str, int] = {}
         self._details_due = 0.0
+        #: Of the data set that workers read.
+        self._objects: Optional[PythonObjects] = None
         self._sampler = Sampler('memprof-host-rss', interval, self._sample_if_possible)
         self.latest: dict[str, Any] = {}
         self.cgroup_memory: Optional[CgroupMemory] = None
@@ -90,15 +100,16 @@ class HostMemoryRecorder:
     def stop(self) -> None:
         """End the sampling with a last sample and a summary."""
         self._sampler.stop()
-        self._sample_if_possible(details=False)
+        self._sample_if_possible(details=False, is_last=True)
         growing = self.fastest_growing()
         suspect = None if growing is None else Suspect(growing.name, growing.trend)
-        summary = self.summary = self._tally.summary(self.trend(), suspect, dict(self._charged))
+        summary = self.summary = self._tally.summary(self.trend(), suspect, dict(self._charged), self._copied())
         self._record(
             'summary',
             growth=None if summary.growth is None else asdict(summary.growth),
             suspect=None if suspect is None else asdict(suspect),
             charged=summary.charged,
+            copied=None if summary.copied is None else asdict(summary.copied),
         )
         self._process.close()
         self._children.close()
@@ -136,11 +147,24 @@ class HostMemoryRecorder:
         """
         return self._watch.last_search(self._last_rss) if is_last else self._watch.search(self._last_rss)
 
+    @property
+    def wants_dataset(self) -> bool:
+        """True if workers were seen, and :meth:`look_at` was not called."""
+        return self._objects is None and self._children.copied.workers > 0
+
+    def look_at(self, dataset: Any) -> None:
+        """Measure the Python objects of the data set that the workers read."""
+        self._objects = PythonObjects()  # the look may fail
+        self._objects = objects_of(dataset)
+
     # -- results ------------------------------------------------------------------------------------------------
 
     def trend(self) -> Optional[Trend]:
         """The trend of this process, without its children; None while there are too few batches."""
         return self._series.trend()
+
+    def _copied(self) -> Optional[CopiedObjects]:
+        return self._children.copied.found(self._objects or PythonObjects())
 
     def _clearly_grows(self) -> bool:
         trend = self.trend()
@@ -156,15 +180,15 @@ class HostMemoryRecorder:
 
     # -- sampling -----------------------------------------------------------------------------------------------
 
-    def _sample_if_possible(self, details: bool = True) -> None:
+    def _sample_if_possible(self, details: bool = True, *, is_last: bool = False) -> None:
         try:
-            self._sample(details)
+            self._sample(details, is_last=is_last)
         except WriteError:
             raise
         except (OSError, ValueError, IndexError, psutil.Error):  # a process ended while it was read; no file is left
             pass
 
-    def _sample(self, details: bool = True) -> None:
+    def _sample(self, details: bool = True, *, is_last: bool = False) -> None:
         now = time.monotonic()
         usage = self._process.read()
         sample: dict[str, Any] = {'rss': usage.rss, 'vms': usage.vms, 'shared': usage.shared}
@@ -182,7 +206,10 @@ class HostMemoryRecorder:
             taken = time.monotonic() - now
             self._details_due = now + max(_DETAILS_EVERY_S, taken / _DETAILS_SHARE)
         self.latest = sample
-        record = self._record('sample', **sample, children=children, charged=self._charged_so_far(usage.rss))
+        self._children.read_copied(is_last=is_last)
+        copied = self._copied()
+        more: dict[str, Any] = {} if copied is None else {'copied': asdict(copied)}
+        record = self._record('sample', **sample, children=children, charged=self._charged_so_far(usage.rss), **more)
         self._tally.add(
             HostSample(
                 time=record['time'],

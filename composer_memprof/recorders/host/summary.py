@@ -67,6 +67,23 @@ class Suspect:
     growth: Trend
 
 
+@dataclass(frozen=True)
+class CopiedObjects:
+    """What DataLoader workers have copied of the memory that they share with the training process.
+
+    Args:
+        workers (int): how many there are.
+        copied (int): bytes that the worker has copied that has copied most.
+        kept_by (str): the largest container of Python objects in the data set, in words; ``''`` if none was found.
+        objects (int): bytes of all Python objects of the data set, about: a worker that reads all of them copies as much.
+    """
+
+    workers: int
+    copied: int
+    kept_by: str = ''
+    objects: int = 0
+
+
 def main_phase(charged: Mapping[str, int]) -> str:
     """The phase that grew most, of bytes by phase; ``''`` if none did."""
     return max((phase for phase in charged if phase != START), key=lambda phase: charged[phase], default='')
@@ -91,6 +108,7 @@ class HostSummary:
         growth (Trend, optional): of the process without its children; None if there were too few batches.
         suspect (Suspect, optional): the process that clearly grows.
         charged (dict[str, int]): bytes that the process grew by, by phase.
+        copied (CopiedObjects, optional): what DataLoader workers have copied; None if there were none.
         version (int): of this format.
     """
 
@@ -102,6 +120,7 @@ class HostSummary:
     growth: Optional[Trend] = None
     suspect: Optional[Suspect] = None
     charged: dict[str, int] = field(default_factory=dict)
+    copied: Optional[CopiedObjects] = None
     version: int = VERSION
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,6 +170,7 @@ class HostTally:
         growth: Optional[Trend] = None,
         suspect: Optional[Suspect] = None,
         charged: Optional[dict[str, int]] = None,
+        copied: Optional[CopiedObjects] = None,
     ) -> HostSummary:
         """All samples so far in short, with what the caller knows of growth."""
         return HostSummary(
@@ -162,6 +182,7 @@ class HostTally:
             growth=growth,
             suspect=suspect,
             charged=charged or {},
+            copied=copied,
         )
 
 

@@ -12,6 +12,8 @@ from typing import Optional
 
 import numpy as np
 
+#: Within fewer batches, growth cannot be told from a step.
+FEWEST_BATCHES = 8
 _MIN_POINTS = 16
 _MIN_BATCHES = 12
 #: The first part of a series is warm-up and is left out.

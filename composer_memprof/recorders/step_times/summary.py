@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 import numpy as np
@@ -99,6 +99,8 @@ class StepTimesSummary:
         quarters (list[dict]): of each quarter of the newest 65,536 batches, the medians of ``total``, ``data``, each phase, and
             ``size``, the tokens or samples of a batch; empty for fewer than 40 batches.
         microbatches (float): forward passes of a batch, on average.
+        epoch_starts (dict): how long the first batches of epochs waited for data: ``first``, of the run's first epoch; ``count``
+            and ``seconds`` of the later ones; ``others``, of the first batches of all other workers together.
         version (int): of this format.
     """
 
@@ -112,6 +114,7 @@ class StepTimesSummary:
     batches_with: dict[str, int]
     quarters: list[dict[str, float]]
     microbatches: float = 0.0
+    epoch_starts: dict[str, float] = field(default_factory=dict)
     version: int = 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -120,9 +123,13 @@ class StepTimesSummary:
 
 
 class StepTimesTally:
-    """Adds batches up."""
+    """Adds batches up.
 
-    def __init__(self) -> None:
+    Args:
+        workers (int): of the DataLoader: so many batches of an epoch are each the first one of a worker.
+    """
+
+    def __init__(self, workers: int = 0) -> None:
         self.batches = 0
         self._sums = dict.fromkeys(COLUMNS, 0.0)
         self._newest: np.ndarray = np.zeros((_RECENT, len(COLUMNS) + 1))  # a ring that grows up to ``_KEPT`` rows
@@ -131,6 +138,11 @@ class StepTimesTally:
         self._samples: Optional[int] = 0
         self._tokens: Optional[int] = 0
         self._microbatches = 0
+        self._workers = workers
+        self._epoch: Optional[int] = None
+        #: The batches of the epoch so far; None if its begin was not recorded.
+        self._in_epoch: Optional[int] = None
+        self._epoch_starts = {'first': 0.0, 'count': 0, 'seconds': 0.0, 'others': 0.0}
 
     def add(self, times: BatchTimes) -> None:
         """Take in the next batch."""
@@ -148,8 +160,24 @@ class StepTimesTally:
         if len(self._slowest) > _SLOWEST:
             heapq.heappop(self._slowest)
         self._microbatches += len(times.forward)
+        self._note_start(times)
         self._samples = _plus(self._samples, times.samples)
         self._tokens = _plus(self._tokens, times.tokens)
+
+    def _note_start(self, times: BatchTimes) -> None:
+        """Note how long the first batches of an epoch wait for this rank's own data."""
+        before, self._epoch = self._epoch, times.epoch
+        whole = times.dataloader or 0.0
+        wait = whole if times.data is None else min(times.data, whole)
+        if times.batch == 0:
+            self._epoch_starts['first'], self._in_epoch = wait, 1
+        elif before is not None and before != times.epoch:
+            self._epoch_starts['count'] += 1
+            self._epoch_starts['seconds'] += wait
+            self._in_epoch = 1
+        elif self._in_epoch is not None and self._in_epoch < self._workers:
+            self._epoch_starts['others'] += wait
+            self._in_epoch += 1
 
     def recent_percentiles(self) -> dict[str, float]:
         """``total_p50`` and so on, for ``total``, ``data`` and each phase, over the newest 512 batches."""
@@ -191,6 +219,7 @@ class StepTimesTally:
             batches_with=dict(self._batches_with),
             quarters=self._quarters(),
             microbatches=self._microbatches / max(self.batches, 1),
+            epoch_starts=dict(self._epoch_starts),
         )
 
     def _quarters(self) -> list[dict[str, float]]:

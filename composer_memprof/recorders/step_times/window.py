@@ -20,10 +20,11 @@ class StepTimesWindow:
 
     Args:
         write (Callable, optional): takes a line. None: batches are only added up.
+        workers (int): of the DataLoader.
     """
 
-    def __init__(self, write: Optional[Callable[[str], None]]) -> None:
-        self.tally = StepTimesTally()
+    def __init__(self, write: Optional[Callable[[str], None]], workers: int = 0) -> None:
+        self.tally = StepTimesTally(workers)
         self._write_line = write
         self._unwritten: collections.deque[BatchTimes] = collections.deque()
         self._writer = Sampler('memprof-step-times', _WRITE_EVERY_S, self._write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -14,6 +15,8 @@ _listeners: list[Callable[[float], None]] = []
 _starters: list[Callable[[], None]] = []
 _original: Any = None
 _timed: Any = None
+#: Gives the iterator whose ``next`` was called last, or None.
+_newest: Optional[Callable[[], Any]] = None
 
 
 def add_listener(listener: Callable[[float], None], starter: Optional[Callable[[], None]] = None) -> None:
@@ -28,6 +31,8 @@ def add_listener(listener: Callable[[float], None], starter: Optional[Callable[[
         original = _original = _ITERATOR.__next__
 
         def timed_next(self: Any) -> Any:
+            global _newest
+            _newest = weakref.ref(self)
             for each in list(_starters):
                 each()
             began = time.perf_counter()
@@ -42,6 +47,11 @@ def add_listener(listener: Callable[[float], None], starter: Optional[Callable[[
     _listeners.append(listener)
     if starter is not None:
         _starters.append(starter)
+
+
+def newest_dataset() -> Any:
+    """The data set of the DataLoader that was read last, while there are listeners; None if it is gone."""
+    return None if _newest is None else getattr(_newest(), '_dataset', None)
 
 
 def remove_listener(listener: Callable[[float], None], starter: Optional[Callable[[], None]] = None) -> None:

@@ -7,9 +7,15 @@ from typing import Any, Optional
 
 import pytest
 
+from composer_memprof.analysis.run_report.advice.of_causes import against
+from composer_memprof.analysis.run_report.causes.device_memory import leaks_between_windows
 from composer_memprof.analysis.run_report.causes.host_memory import host_full
-from composer_memprof.analysis.run_report.causes.kinds import leak_cost
+from composer_memprof.analysis.run_report.causes.kinds import TimeTaken, Waiting, leak_cost
+from composer_memprof.analysis.run_report.causes.speed import slow_parts, waiting_share
+from composer_memprof.analysis.run_report.readers import BetweenWindowsFile, LoaderSettings, StepTimesFile
+from composer_memprof.analysis.typed_json import from_plain
 from composer_memprof.recorders.host.summary import HostSeries, HostSummary
+from composer_memprof.report.html.run.charts.module_tree import module_tree
 from composer_memprof.report.text.sentences.run_verdict_json import report_dict
 from tests.support.made_up_runs import MIB, run_of, snapshot_summary, write_files
 from tests.support.run_reports import reported, said
@@ -128,3 +134,66 @@ def test_a_host_that_is_full_between_two_samples_killed_the_rank_too(sizes: list
     )
     summary = HostSummary(len(sizes), series, rss_peak=max(sizes), usage_peak=max(sizes), limit=1000)
     assert bool(list(host_full({0: summary}, [0]))) is is_full
+
+
+def between(**more: Any) -> BetweenWindowsFile:
+    """16 MiB more in 16 batches, half of it in the later half of them."""
+    given = {'kept_by': 'A.seen, a list of 12', 'more': 9, 'bytes': 16 << 20, 'grown': 16 << 20, 'size': 1 << 30}
+    return BetweenWindowsFile(**{**given, 'grown_lately': 8 << 20, 'begin': 4, 'end': 20, 'on_host': True, **more})
+
+
+def test_growth_between_windows_is_a_leak_while_it_goes_on() -> None:
+    (leak,) = leaks_between_windows({0: between(), 1: between(bytes=32 << 20, grown=32 << 20, grown_lately=16 << 20)})
+    assert (leak.rank, leak.per_batch, leak.kept_by) == (1, 2 << 20, 'A.seen, a list of 12')
+    (leak,) = leaks_between_windows({0: between(more=12)})
+    assert (leak.per_batch, leak.begin) == ((16 << 20) / 20, 0)
+    on_gpu = {'on_host': False, 'memory': 1 << 34, 'kept_by': '', 'bytes': 0}
+    (leak,) = leaks_between_windows({0: between(**on_gpu, clear=True)})
+    assert leak.grown == 16 << 20
+
+
+@pytest.mark.parametrize(
+    'more',
+    [
+        {'grown_lately': 1 << 20},
+        {'end': 8},
+        {'kept_by': ''},
+        {'kept_by': '', 'on_host': False, 'memory': 1 << 34},
+        {'kept_by': 'A.seen, a deque of at most 40'},
+        {'begin': 20, 'end': 4},
+    ],
+)
+def test_what_stops_or_fills_up_or_is_too_short_to_tell_is_no_leak_between_windows(more: dict[str, Any]) -> None:
+    assert not list(leaks_between_windows({0: between(**more)}))
+
+
+def test_the_long_start_of_workers_is_no_wait_in_every_batch() -> None:
+    starts = {'first': 20.0, 'count': 2, 'seconds': 40.0, 'others': 0.0}
+    seconds = {
+        'total': {'mean': 0.11, 'p50': 0.01, 'max': 20.01},
+        'data': {'mean': 0.1, 'p50': 0.001, 'max': 20.0},
+        'dataloader': {'mean': 0.1, 'p50': 0.001, 'max': 20.0},
+    }
+    loader = {'num_workers': 2, 'prefetch_factor': 2}
+    file = {'batches': 600, 'seconds': seconds, 'share': {'dataloader': 0.9}, 'loader': loader, 'epoch_starts': starts}
+    each, once = (from_plain(StepTimesFile, {**file, 'epoch_starts': given}) for given in (starts, {'first': 60.0}))
+    (found,) = slow_parts({0: each})
+    assert isinstance(found, TimeTaken) and (found.phase, found.first) == ('workers', 20.0)
+    assert not list(slow_parts({0: once}))
+    assert waiting_share(once) < 0.02
+    kept = from_plain(StepTimesFile, {**file, 'loader': {**loader, 'persistent_workers': True}})
+    assert not list(slow_parts({0: kept}))
+
+
+def test_code_for_more_workers_has_more_than_there_are_and_none_where_each_copies_the_data() -> None:
+    waiting = Waiting(0, 0.5, 0.1, 0.2, LoaderSettings(8, 2), '')
+    assert 'num_workers=16' in against(waiting, []).code
+    few = against(waiting, [], copies=True)
+    assert few.what.startswith('Do less work') and not few.code
+
+
+def test_a_long_label_of_an_area_has_several_lines() -> None:
+    outside = {('temporary', 'train.py:12 step: loss = criterion(model(batch), target)'): 8}
+    chart = module_tree('modules', 'Memory', 'What there is', {'net': 8}, 'bytes', outside)
+    lines = [shown.split('<br>') for _, _, shown in chart.data[0]['customdata']]
+    assert ['train.py:12 step: loss =', 'criterion(model(batch),', 'target)'] in lines

@@ -29,6 +29,16 @@ def test_the_newest_windows_are_kept_each_with_all_its_files() -> None:
     assert [paths[0].name for paths in removed] == ['rank0.0.txt', 'rank0.1.txt', 'rank0.2.txt']
 
 
+def test_the_file_of_a_search_beside_the_windows_counts_as_no_window() -> None:
+    store = make_store(keep=2)
+    for batch in range(4):
+        store.save([text()], stamp(batch))
+        store.save([text('x', 'thing.growing', '.growing.json')], stamp(batch))
+    store.close(20)
+    left = [entry.path for entry in entries(FOLDER) if entry.status == 'saved']
+    assert left == ['rank0.2.txt', 'rank0.3.txt', 'rank0.3.growing.json']
+
+
 @pytest.mark.parametrize('compress', [False, True])
 def test_files_that_complete_a_growing_file_have_its_number_and_are_kept_with_it(compress: bool) -> None:
     FOLDER.mkdir(parents=True)

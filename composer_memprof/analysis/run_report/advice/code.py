@@ -20,7 +20,8 @@ ON_HOST = 'state = {name: value.cpu() for name, value in model.state_dict().item
 SHARDED_CHECKPOINTS = "Trainer(…, parallelism_config={'fsdp': {'state_dict_type': 'sharded'}})"
 UNITS = 'for block in model.blocks:\n    block._fsdp_wrap = True  # or fully_shard(block), before fully_shard(model)'
 DRAWN_AT_ONCE = 'def __iter__(self):\n    return iter(torch.randperm(len(self.data)).tolist())'
-WORKERS = 'DataLoader(…, num_workers=4, prefetch_factor=2, persistent_workers=True)'
+WORKERS = 'DataLoader(…, num_workers={}, persistent_workers=True)'
+PERSISTENT_WORKERS = 'DataLoader(…, persistent_workers=True)'
 SHARED_MEMORY = 'docker run --ipc=host …  # or --shm-size=16g'
 NO_WORKERS = 'DataLoader(…, num_workers=0)'
 FILE_SYSTEM = (
@@ -59,6 +60,13 @@ DYNAMIC = 'torch.compile(model, dynamic=True)'
 DETACHED = 'kept.append(x.detach().cpu())  # of a number: kept.append(loss.item())'
 WITHOUT_GRAPH = 'kept.append(x.detach())  # of a number: total += loss.item()'
 NEWEST = 'kept = collections.deque(maxlen=100)  # in place of a list; of a number: kept.append(loss.item())'
+LONG_WINDOW = "Trainer(…, callbacks=[…, MemorySnapshot(skip_batches=10, interval='20ba')])"
 WITH_MEMRAY = "Trainer(…, callbacks=[…, Memray(schedule={'skip': '100ba', 'active': '5ba'})])"
 HALVED = 'x = x.to(torch.bfloat16)  # half; or x = x.cpu(), and x.cuda() where it is used'
 COLLECT = 'import gc\n\ngc.collect()  # now and then, if the cycle has to stay'
+IN_ARRAYS = (
+    '# of numbers, or torch.tensor(rows):\n'
+    'self.rows = numpy.asarray(rows)\n'
+    '# of texts, which self.texts[index].as_py() reads:\n'
+    'self.texts = pyarrow.array(texts)'
+)

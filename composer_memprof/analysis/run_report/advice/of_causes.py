@@ -14,10 +14,12 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Cause,
     Collecting,
     Compiling,
+    CopiedByWorkers,
     DeviceLeak,
     HostFull,
     HostLeak,
     HostLeft,
+    LeakBetweenWindows,
     LeftWhole,
     Slowing,
     SmallMicrobatches,
@@ -28,6 +30,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.readers import LoaderSettings
 from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.host.summary import CopiedObjects
 from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.vocabulary import CHECKPOINT, EVAL, IN_CYCLE, WITH_GRAPH
@@ -46,15 +49,16 @@ _LESS_OF = {
     LOOP: 'Do less in the loop between forward, backward and the update, or not in each batch.',
     WORKERS: 'Keep the workers from epoch to epoch: DataLoader(…, persistent_workers=True).',
 }
-_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, WORKERS: code.WORKERS}
+_CODE = {EVAL: code.RARE_EVALUATION, CHECKPOINT: code.RARE_CHECKPOINTS, WORKERS: code.PERSISTENT_WORKERS}
 
 
-def against(cause: Cause, found: Sequence[Advice]) -> Advice:
+def against(cause: Cause, found: Sequence[Advice], *, copies: bool = False) -> Advice:
     """What ends a cause.
 
     Args:
         cause (Cause): the cause.
         found (Sequence[Advice]): from the figures alone.
+        copies (bool): True if each DataLoader worker copies the data set, so that more of them take more memory.
     """
     if isinstance(cause, RAN_OUT):
         return against_running_out(cause, found)
@@ -65,7 +69,9 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
                 f'It runs in the training process, whatever num_workers is. {_why_waiting(cause)}',
                 code=code.DRAWN_AT_ONCE,
             )
-        return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=code.WORKERS)
+        if copies:
+            return Advice('Do less work for each sample.', f'{_why_waiting(cause)} More workers would copy more.')
+        return Advice(_faster_loading(cause.loader), _why_waiting(cause), code=_workers(cause.loader))
     if isinstance(cause, SmallMicrobatches):
         return Advice(
             "Raise device_train_microbatch_size, or set it to 'auto': the largest that fits.",
@@ -112,6 +118,19 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
         )
     if isinstance(cause, DeviceLeak):
         return _against_leak(cause)
+    if isinstance(cause, LeakBetweenWindows):
+        window = "A longer window names the line that allocates it: MemorySnapshot(interval='20ba')."
+        if not cause.kept_by:
+            return Advice(
+                'Record a longer window, which names the line and what keeps it.', window, code=code.LONG_WINDOW
+            )
+        how = 'a number, the newest few' if cause.on_host else 'a number, the newest few, a copy on the host'
+        return Advice(
+            f'Stop keeping what batches put into {cause.kept_by}.',
+            f'Keep {how}, or write the rest to a file. {window}',
+            frees=cause.grown,
+            code=code.NEWEST if cause.on_host else code.DETACHED,
+        )
     if isinstance(cause, HostLeft):
         return Advice(
             f'Stop keeping what {cause.line} allocates from batch to batch.',
@@ -119,7 +138,25 @@ def against(cause: Cause, found: Sequence[Advice]) -> Advice:
             "the window. The page of memray's leaks shows what called it.",
             code=code.NEWEST,
         )
+    if isinstance(cause, CopiedByWorkers):
+        return _without_copies(cause.copied)
+    if isinstance(cause, HostFull) and cause.copied is not None:
+        return _without_copies(cause.copied)
     return _less_on_the_host(cause)
+
+
+def _without_copies(copied: CopiedObjects) -> Advice:
+    name, _, kind = copied.kept_by.partition(', ')
+    kind = f'{kind.partition(" of ")[0]} of ' if kind else ''
+    in_all = copied.workers * max(copied.objects, copied.copied)
+    return Advice(
+        f'Keep the samples of {name or "the data set"} in a numpy array, a torch tensor or a pyarrow table, not in {kind}Python objects.',
+        'Each look at a Python object writes its reference count, and the system then copies its page of memory for the worker. '
+        f'The copies end at about {human_bytes(in_all)} for {count_of(copied.workers, "worker")}; with more workers there are '
+        'more.',
+        frees=in_all,
+        code=code.IN_ARRAYS,
+    )
 
 
 def _less_on_the_host(cause: HostLeak | HostFull) -> Advice:
@@ -169,7 +206,7 @@ def _catch_up(cause: Straggler) -> Advice:
             'Call gc.disable(), and gc.collect() after the same batches on all ranks.', why, code=code.COLLECT_TOGETHER
         )
     if cause.phase == DATA:
-        return Advice(_faster_loading(cause.loader), why, code=code.WORKERS)
+        return Advice(_faster_loading(cause.loader), why, code=_workers(cause.loader))
     if cause.host and len(cause.together) > 1:
         return Advice(
             f'Look at {cause.host}: whether it is slower than the other machines (clocks, temperature, other processes).',
@@ -215,6 +252,11 @@ def _faster_loading(loader: Optional[LoaderSettings]) -> str:
         return 'Give the DataLoader workers, such as num_workers=4: with 0 the training itself loads each batch.'
     ahead = f', or its prefetch_factor ({loader.prefetch_factor})' if loader.prefetch_factor is not None else ''
     return f"Raise the DataLoader's num_workers ({loader.num_workers}){ahead}, or do less work for each sample."
+
+
+def _workers(loader: Optional[LoaderSettings]) -> str:
+    """Twice as many workers, or four if there are none."""
+    return code.WORKERS.format(2 * loader.num_workers if loader is not None and loader.num_workers else 4)
 
 
 def _why_waiting(cause: Waiting) -> str:

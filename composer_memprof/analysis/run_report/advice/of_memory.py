@@ -15,7 +15,7 @@ from composer_memprof.analysis.run_report.advice.kinds import Advice, in_order
 from composer_memprof.analysis.run_report.advice.of_causes import against
 from composer_memprof.analysis.run_report.advice.of_failures import against_failures
 from composer_memprof.analysis.run_report.causes.device_memory import memory_of
-from composer_memprof.analysis.run_report.causes.kinds import Cause
+from composer_memprof.analysis.run_report.causes.kinds import Cause, CopiedByWorkers
 from composer_memprof.analysis.run_report.failures import Failure
 from composer_memprof.analysis.run_report.readers import Checkpoint, FlopsFile, SavedTensorsFile
 from composer_memprof.messages import count_of, human_bytes
@@ -39,6 +39,8 @@ _EXPANDABLE = 'expandable_segments:True'
 _PAGE = 20 << 20
 #: Nor is less than this share of the memory that the device has, or the process where the device is the host.
 _LEAST_FREED = 0.01
+#: From this share of the device's memory on, changes that make room are offered though nothing has failed.
+_CLOSE = 0.8
 #: The rule of outputs that Composer's state holds; see analysis.memory.categories.
 _OUTPUTS_KEPT = 'allocated in forward of the last batch, not freed'
 _UNSHARDED = ('Parameter', 'Gradient', 'OptState')
@@ -77,9 +79,16 @@ def advice(
     found += _sharding(contents, ranks)
     least = _LEAST_FREED * memory_of(device) if device is not None else 0
     found = [each for each in found if each.frees is None or each.frees >= least]
-    first = [*against_failures(failures, killed), *(against(cause, found) for cause in causes)]
-    others = [each for each in found if each not in first]
+    offered = [] if device is not None and not failures and not killed and _has_room(device) else found
+    copies = any(isinstance(cause, CopiedByWorkers) for cause in causes)
+    first = [*against_failures(failures, killed), *(against(cause, found, copies=copies) for cause in causes)]
+    others = [each for each in found if each not in first and (each in offered or each.frees is None)]
     return in_order([*(replace(each, ends_cause=True) for each in first), *others])
+
+
+def _has_room(device: DeviceReport) -> bool:
+    """True if the device never came close to the memory that it has: nothing has to make room."""
+    return device.memory is not None and max(device.reserved_peak or 0, device.peak.bytes) < _CLOSE * device.memory
 
 
 def _of_allocator(device: DeviceReport, settings: Mapping[str, str]) -> Iterator[Advice]:

@@ -11,14 +11,18 @@ from types import MappingProxyType
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary, GrowthSummary, SnapshotSummary
-from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, leak_cost
+from composer_memprof.analysis.run_report.causes.kinds import LEAST, DeviceLeak, LeakBetweenWindows, leak_cost
+from composer_memprof.analysis.run_report.readers import BetweenWindowsFile
 from composer_memprof.recorders.host.summary import HostSummary
+from composer_memprof.recorders.host.trend import FEWEST_BATCHES
 from composer_memprof.vocabulary import AT_MOST
 
 #: A leak of fewer bytes in a recording, of which nothing was found that keeps it, may be what a loop holds for some batches.
 _UNEXPLAINED = 1 << 20
 #: A leak on the host has stopped if the process has taken less than this share of it since, where it were so many bytes.
 _STOPPED, _LEAST_SINCE = 0.3, 16 << 20
+#: Growth between windows goes on if this share of it came in the later half of the batches.
+_LATELY = 0.25
 
 
 def device_leaks(
@@ -39,6 +43,31 @@ def device_leaks(
         and (leak.kept_by or leak.total >= _UNEXPLAINED)
         and not (leak.on_host and rank in host and _has_stopped(leak.per_batch, host[rank]))
     ]
+    yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
+
+
+def leaks_between_windows(files: Mapping[int, BetweenWindowsFile]) -> Iterator[LeakBetweenWindows]:
+    """The fastest growth outside of windows that goes on: of a known container, or on a GPU a clear trend.
+
+    Args:
+        files (Mapping): the newest look at what grows, by rank.
+    """
+    found = []
+    for rank, file in files.items():
+        batches, begin = file.end - file.begin, file.begin
+        goes_on = batches >= FEWEST_BATCHES and file.grown_lately >= _LATELY * file.grown
+        limit = _at_most(file.kept_by)
+        if not goes_on or not (file.kept_by or (file.clear and not file.on_host)):
+            continue
+        grown, per_batch, memory = file.grown, file.per_batch or file.grown / batches, file.memory or file.size
+        if file.kept_by:  # the process grows by other things, too
+            begin = 0 if file.kept_by.endswith(f' of {file.more}') else begin  # all of it came since the training began
+            grown, per_batch = file.bytes, file.bytes / (file.end - begin)
+        if 0 < limit * per_batch <= (file.memory or sys.maxsize):
+            continue  # it fills up
+        cost = leak_cost(per_batch, memory)
+        found.append(LeakBetweenWindows(rank, cost, per_batch, grown, begin, file.end, file.kept_by, file.on_host))
+    found = [each for each in found if each.cost >= LEAST]
     yield from sorted(found, key=lambda leak: -leak.cost * leak.per_batch)[:1]
 
 

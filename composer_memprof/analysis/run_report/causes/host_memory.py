@@ -10,9 +10,23 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Optional
 
-from composer_memprof.analysis.run_report.causes.kinds import LEAST, HostFull, HostLeak, HostLeft, leak_cost
+from composer_memprof.analysis.run_report.causes.kinds import (
+    LEAST,
+    CopiedByWorkers,
+    HostFull,
+    HostLeak,
+    HostLeft,
+    leak_cost,
+)
 from composer_memprof.analysis.run_report.readers import GrowingFile, MemrayFile, MemrayPlace
-from composer_memprof.recorders.host.summary import CHILDREN, TRAINING, HostSummary, main_phase, training_process
+from composer_memprof.recorders.host.summary import (
+    CHILDREN,
+    TRAINING,
+    CopiedObjects,
+    HostSummary,
+    main_phase,
+    training_process,
+)
 from composer_memprof.vocabulary import AT_MOST
 
 #: From this share of the limit on, a sample may be the last one before the kernel kills.
@@ -22,6 +36,11 @@ _AHEAD = 2
 #: The shortest window of memray that shows a leak, in batches; how often a line leaves something, for each of them; the bytes that
 #: it has left at least; and their share of all that is left, and of what HostRSS sees grow.
 _FEWEST_BATCHES, _OFTEN, _LEAST_LEFT, _OF_LEFT = 8, 0.5, 4 << 20, 0.3
+#: Copies explain that memory was full if they are this share of what the job took since the recording began.
+_OF_GROWTH = 0.4
+#: Workers copy a data set if one of them has copied this share of its Python objects, and so many bytes: a worker that starts, and
+#: collects garbage, copies some too. So many bytes are copies of Python objects of which none is known.
+_OF_OBJECTS, _LEAST_COPIED, _LEAST_UNKNOWN = 0.2, 24 << 20, 256 << 20
 
 
 def host_full(
@@ -42,10 +61,44 @@ def host_full(
             name, phase, more = _taker(file)
             short = file.growth is None
             kept_by = growing[rank].kept_by if phase and rank in growing else ''
+            copied = _copied(file)
+            if copied is not None and copied.workers * copied.copied < _OF_GROWTH * _grown(file):
+                copied = None
+            peak, suspect = file.rss_peak, file.suspect
             yield HostFull(
-                rank, 1.0, file.usage_peak, file.limit, file.suspect, file.rss_peak, name, phase, more, short, kept_by
+                rank, 1.0, file.usage_peak, file.limit, suspect, peak, name, phase, more, short, kept_by, copied
             )
             return
+
+
+def copied_by_workers(files: Mapping[int, HostSummary]) -> Iterator[CopiedByWorkers]:
+    """The rank whose workers copy most of the Python objects of their data set.
+
+    Args:
+        files (Mapping): the recordings of host memory, by rank.
+    """
+    found = []
+    for rank, file in files.items():
+        copied = _copied(file)
+        if copied is not None:
+            memory = file.limit or max(file.over_time.rss, default=0) or file.rss_peak
+            in_all = copied.workers * max(copied.copied, copied.objects)
+            found.append(CopiedByWorkers(rank, min(in_all / max(memory, 1), 1.0), copied, file.limit))
+    yield from sorted((each for each in found if each.cost >= LEAST), key=lambda cause: -cause.cost)[:1]
+
+
+def _copied(file: HostSummary) -> Optional[CopiedObjects]:
+    copied = file.copied
+    if copied is None:
+        return None
+    least = max(_OF_OBJECTS * copied.objects, _LEAST_COPIED) if copied.kept_by else _LEAST_UNKNOWN
+    return copied if copied.copied >= least and (not copied.kept_by or copied.objects >= _LEAST_COPIED) else None
+
+
+def _grown(file: HostSummary) -> int:
+    """Bytes of the cgroup at its peak, more than in the first sample."""
+    first = next((size for size in file.over_time.cgroup_usage if size is not None), 0)
+    return (file.usage_peak or 0) - first
 
 
 def _soon(file: HostSummary) -> float:

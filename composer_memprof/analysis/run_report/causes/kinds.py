@@ -11,7 +11,7 @@ from typing import ClassVar, Optional, Union
 
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RanOut
 from composer_memprof.analysis.run_report.readers import LoaderSettings
-from composer_memprof.recorders.host.summary import Suspect
+from composer_memprof.recorders.host.summary import CopiedObjects, Suspect
 from composer_memprof.recorders.step_times.found_pauses import Compiled
 
 #: What takes the time where a DataLoader starts its workers.
@@ -79,6 +79,8 @@ class TimeTaken:
             backward and optimizer: ``'callbacks'``, ``'algorithms'``, ``'metrics'``, ``'loss'``, or ``'step'`` of the user's own optimizer. ``'workers'``: their start.
         seconds (float): of a batch on average, over all batches.
         line (str): of the user's code that takes most of it; ``''`` if that is not known.
+        first (float): of ``'workers'``, seconds that the first batch of an epoch waits for them; 0 if that is not known.
+        later (float): of ``'workers'``, seconds that another batch waits for data.
     """
 
     kind: ClassVar[str] = 'time_taken'
@@ -87,6 +89,8 @@ class TimeTaken:
     phase: str
     seconds: float
     line: str
+    first: float = 0.0
+    later: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,32 @@ class DeviceLeak:
     kept_by: str
     left: Optional[int]
     on_host: bool = False
+
+
+@dataclass(frozen=True)
+class LeakBetweenWindows:
+    """Memory grows from batch to batch where no window records it.
+
+    Args:
+        rank (int): the rank on which it grows fastest.
+        cost (float): 1, or less if it would take very long to fill the memory.
+        per_batch (float): bytes more with each batch, on average.
+        grown (int): bytes more by the last look.
+        begin (int): the batch of the first look.
+        end (int): the batch of the last look.
+        kept_by (str): the container that gets longer meanwhile, and what keeps it, in words; ``''`` if none was found.
+        on_host (bool): True if the training runs on a CPU.
+    """
+
+    kind: ClassVar[str] = 'leak_between_windows'
+    rank: int
+    cost: float
+    per_batch: float
+    grown: int
+    begin: int
+    end: int
+    kept_by: str
+    on_host: bool
 
 
 @dataclass(frozen=True)
@@ -274,6 +304,24 @@ class HostLeft:
         return self.left / self.batches
 
 
+@dataclass(frozen=True)
+class CopiedByWorkers:
+    """Each DataLoader worker copies the Python objects of the data set, page by page (copy-on-write).
+
+    Args:
+        rank (int): the rank whose workers copy most.
+        cost (float): the share of memory that all workers will have copied.
+        copied (CopiedObjects): what they have copied, and of what.
+        limit (int, optional): bytes at which the job is killed.
+    """
+
+    kind: ClassVar[str] = 'copied_by_workers'
+    rank: int
+    cost: float
+    copied: CopiedObjects
+    limit: Optional[int]
+
+
 #: Causes that take time.
 SLOW = (Waiting, TimeTaken, Slowing, Collecting, Compiling, Straggler, SmallMicrobatches)
 
@@ -294,6 +342,7 @@ class HostFull:
         more (int): bytes that it took more.
         short (bool): True if the run was too short to tell a leak from a peak.
         kept_by (str): the container that got longer meanwhile, and what keeps it, in words; ``''`` if none was found.
+        copied (CopiedObjects, optional): what DataLoader workers have copied, if it explains that memory was full.
     """
 
     kind: ClassVar[str] = 'host_full'
@@ -308,6 +357,7 @@ class HostFull:
     more: int
     short: bool
     kept_by: str = ''
+    copied: Optional[CopiedObjects] = None
 
     @property
     def grew(self) -> bool:
@@ -324,10 +374,12 @@ Cause = Union[
     Straggler,
     SmallMicrobatches,
     DeviceLeak,
+    LeakBetweenWindows,
     LeftWhole,
     HostLeak,
     HostLeft,
     HostFull,
+    CopiedByWorkers,
     RanOut,
 ]
 

@@ -8,8 +8,17 @@ from typing import Any, Optional
 from composer_memprof.analysis.memory.snapshot_report import SnapshotReport
 from composer_memprof.analysis.memory.summary import SnapshotSummary
 from composer_memprof.analysis.run_report.attempts import RunAttempt
-from composer_memprof.analysis.run_report.causes.device_memory import device_leaks, limited_growth
-from composer_memprof.analysis.run_report.causes.host_memory import host_full, host_leaks, host_left
+from composer_memprof.analysis.run_report.causes.device_memory import (
+    device_leaks,
+    leaks_between_windows,
+    limited_growth,
+)
+from composer_memprof.analysis.run_report.causes.host_memory import (
+    copied_by_workers,
+    host_full,
+    host_leaks,
+    host_left,
+)
 from composer_memprof.analysis.run_report.causes.kinds import (
     Cause,
     Collecting,
@@ -53,11 +62,21 @@ def causes(
     hosts = {rank: attempt.host for rank, attempt in last.ranks.items()} if last is not None else {}
     host, growing, captures = (contents.get(key, {}) for key in ('host_rss', 'host_rss.growing', 'memray'))
     full = list(host_full(host, killed, growing))
+    copied = [] if any(each.copied is not None for each in full) else list(copied_by_workers(host))
     host_found: list[Cause] = [*full] or [*host_leaks(host, growing, captures)] or [*host_left(captures, host)]
     leaks = list(device_leaks(summaries, host))
+    between = [] if leaks else list(leaks_between_windows(contents.get('memory_snapshot.growing', {})))
+    if any(
+        each.on_host and not (isinstance(found, HostLeak) and found.kept_by) for each in between for found in host_found
+    ):
+        host_found = []
+    elif host_found:
+        between = [each for each in between if not each.on_host]
     others: list[Cause] = [
         *leaks,
+        *between,
         *host_found,
+        *copied,
         *_slow(contents.get('step_times', {}), hosts),
         *left_whole(summaries, contents.get('fsdp_mem_tracker', {}), ranks),
     ]
@@ -67,7 +86,7 @@ def causes(
         for cause in others
         if not (isinstance(cause, HostLeak) and (_is_seen_on_host(cause, leaks) or _fills_up(cause, filling)))
     ]
-    others.sort(key=lambda cause: -cause.cost)
+    others.sort(key=lambda cause: (bool(copied) and isinstance(cause, Waiting), -cause.cost))  # copies take time, too
     if failed is None:
         return others
     filled = [leak for leak in leaks if leak.rank == failed[0] and leak.cost >= _OF_WHAT_RAN_OUT]

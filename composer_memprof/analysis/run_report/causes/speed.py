@@ -44,6 +44,8 @@ _WITHIN_SHARES = {CALLBACKS: 0.3, ALGORITHMS: 0.3, METRICS: 0.3, LOSS: 0.4, STEP
 _HOST = 'host'
 #: So many full collections are no part of a warm-up.
 _COLLECTIONS = 5
+#: The start of workers is this share of what the first batches of epochs wait.
+_OF_STARTS = 0.5
 #: The sampler explains waiting of which it is this share.
 _OF_WAITING = 0.5
 #: Microbatches are small if a batch has so many, each of so few samples and tokens, that takes so many seconds at most; and
@@ -102,18 +104,37 @@ def _wait(file: StepTimesFile) -> float:
 
 
 def waiting_share(file: StepTimesFile) -> float:
-    """The share of the time that a rank waits for data."""
+    """The share of the time that a rank waits for data, without the start of its workers."""
     batch, share = file.seconds.get(TOTAL, {}).get('mean', 0.0), file.share.get(DATALOADER, 0.0)
     own = file.seconds.get(DATA, {}).get('mean', 0.0)
-    return min(share, own / batch) if own and batch else share
+    waiting = min(share, own / batch) if own and batch else share
+    return max(waiting - _share(worker_starts(file), file), 0.0)
 
 
 def typical(file: StepTimesFile, part: str) -> float:
-    """The mean without the longest, in which workers start."""
+    """The mean without the longest, and without what the start of workers takes in the first batches of epochs."""
     times = file.seconds.get(part, {})
     if not 2 <= file.batches <= _MOST_BATCHES or not {'mean', 'max'} <= times.keys():
         return times.get('p50', 0.0)
-    return max(times['mean'] * file.batches - times['max'], 0.0) / (file.batches - 1)
+    whole = times['mean'] * file.batches - times['max']
+    if part in (TOTAL, DATA, DATALOADER):  # the longest may have been one of them
+        starts = worker_starts(file)
+        whole -= max(starts - times['max'], 0.0) + (file.epoch_starts.others if starts else 0.0)
+    return max(whole, 0.0) / (file.batches - 1)
+
+
+def worker_starts(file: StepTimesFile) -> float:
+    """Seconds of the first batches of all epochs that the start of workers takes: what is longer than a worker's first batch."""
+    if file.loader is None or not file.loader.num_workers:
+        return 0.0
+    starts, a_batch = file.epoch_starts, _batch_of_a_worker(file)
+    return max(starts.first - a_batch, 0.0) + max(starts.seconds - starts.count * a_batch, 0.0)
+
+
+def _batch_of_a_worker(file: StepTimesFile) -> float:
+    """Seconds at most that a worker needs for a batch: all of them keep up with the training, or it waits in each batch."""
+    workers = 0 if file.loader is None else file.loader.num_workers
+    return workers * file.seconds.get(TOTAL, {}).get('p50', 0.0)
 
 
 def _taken(phase: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
@@ -152,10 +173,17 @@ def _within(whose: str) -> Callable[[int, StepTimesFile], TimeTaken | None]:
 
 def _starting(rank: int, file: StepTimesFile) -> TimeTaken | None:
     """A DataLoader that starts its workers anew in each epoch."""
-    starts, cost = file.loader_starts, _share(file.loader_starts.seconds, file)
-    if file.loader is None or not file.loader.num_workers or starts.count < _OFTEN or cost < LEAST:
+    starts, epochs = file.loader_starts, file.epoch_starts
+    if file.loader is None or not file.loader.num_workers or file.loader.persistent_workers:
         return None
-    return TimeTaken(rank, cost, WORKERS, starts.seconds / file.batches, '')
+    later = epochs.seconds - epochs.count * _batch_of_a_worker(file)
+    waits = worker_starts(file) if epochs.count and later >= _OF_STARTS * epochs.seconds else 0.0
+    seconds = (starts.seconds if starts.count >= _OFTEN else 0.0) + waits
+    cost = _share(seconds, file)
+    if cost < LEAST:
+        return None
+    first = epochs.seconds / epochs.count if waits else 0.0
+    return TimeTaken(rank, cost, WORKERS, seconds / file.batches, '', first, _wait(file))
 
 
 def _slowing(rank: int, file: StepTimesFile) -> Slowing | None:

@@ -9,9 +9,11 @@ from composer_memprof.analysis.run_report.causes.kinds import (
     Cause,
     Collecting,
     Compiling,
+    CopiedByWorkers,
     DeviceLeak,
     HostFull,
     HostLeft,
+    LeakBetweenWindows,
     LeftWhole,
     Slowing,
     SmallMicrobatches,
@@ -22,6 +24,7 @@ from composer_memprof.analysis.run_report.causes.kinds import (
 from composer_memprof.analysis.run_report.causes.ran_out_kinds import RAN_OUT
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes
+from composer_memprof.recorders.host.summary import CopiedObjects
 from composer_memprof.recorders.step_times.lines import ALGORITHMS, CALLBACKS, LOOP, LOSS, METRICS, STEP
 from composer_memprof.recorders.step_times.summary import DATA, REST
 from composer_memprof.report.text.amounts import amount
@@ -58,6 +61,12 @@ def cause_sentence(cause: Cause, report: RunReport) -> str:
         return _slow(cause, rank)
     if isinstance(cause, DeviceLeak):
         return _leak(cause, rank, is_full=any(each.rank == cause.rank and each.oom for each in report.failures))
+    if isinstance(cause, LeakBetweenWindows):
+        whose = 'Host memory' if cause.on_host else 'Memory'
+        return (
+            f'{whose} leaks{rank} between the windows of memory_snapshot: {human_bytes(cause.per_batch)} a batch, '
+            f'{human_bytes(cause.grown)} from batch {cause.begin} to {cause.end}{_kept(cause.kept_by)}.'
+        )
     if isinstance(cause, RAN_OUT):
         return out_of_memory_sentence(cause, rank)
     if isinstance(cause, LeftWhole):
@@ -70,6 +79,8 @@ def cause_sentence(cause: Cause, report: RunReport) -> str:
         )
     if isinstance(cause, HostFull):
         return _host_full(cause)
+    if isinstance(cause, CopiedByWorkers):
+        return f'Host memory grows{rank}, but not without end: {_copied(cause.copied)}.'
     if isinstance(cause, HostLeft):
         return (
             f'Host memory leaks{rank}: {human_bytes(cause.left)} that {cause.line} has allocated in {cause.batches} batches '
@@ -98,6 +109,11 @@ def _slow(
         return (
             f'Training waits for data for {100 * cause.cost:.0f} % of its time{rank}{line}: '
             f'{amount(cause.seconds, "seconds")} of a batch of {amount(cause.batch, "seconds")}.'
+        )
+    if isinstance(cause, TimeTaken) and cause.first:
+        return (
+            f'{_TAKERS[cause.phase]} {share}: the first batch of each epoch waits {amount(cause.first, "seconds")} for workers '
+            f'to start, others wait {amount(cause.later, "seconds")}.'
         )
     if isinstance(cause, TimeTaken):
         line = f', most in {cause.line}' if cause.line else ''
@@ -154,14 +170,34 @@ def _host_full(cause: HostFull) -> str:
         f'Rank {cause.rank} was killed when host memory was full: the job used {human_bytes(cause.used)} of the '
         f'{human_bytes(cause.limit)} at which it is killed'
     )
+    if cause.copied is not None:
+        return f'{text}: {_copied(cause.copied)}.'
     if cause.suspect is not None:
         by = human_bytes(cause.suspect.growth.per_batch)
         return f'{text}. It grows in {cause.suspect.name}, by {by} a batch{_kept(cause.kept_by)}.'
-    text += f', {human_bytes(cause.processes)} of that by this rank and its children'
+    processes = human_bytes(cause.processes)
+    if cause.processes <= cause.used:
+        text += f', {processes} of that by this rank and its children'
+    else:
+        text += f'. This rank and its children have {processes}, with what they share counted for each'
     if not cause.grew:
         return f'{text}. None of them grows steadily.'
     too_few = '. The run was too short to say whether it grew steadily' if cause.short else ''
     return f'{text}: {human_bytes(cause.more)} more than at first, in {cause.name}{too_few}.'
+
+
+def _copied(copied: CopiedObjects) -> str:
+    """What workers copy, in words."""
+    each = (
+        'the DataLoader worker copies' if copied.workers == 1 else f'each of {copied.workers} DataLoader workers copies'
+    )
+    if not copied.kept_by:
+        return f'{each} Python objects of the training process as it reads them (copy-on-write), {human_bytes(copied.copied)} by now'
+    whole = human_bytes(copied.objects)
+    return (
+        f"{each} the Python objects of {copied.kept_by}, as it reads them (copy-on-write). The workers' private memory grows "
+        f'towards the size of the data set, {whole} a worker; {human_bytes(copied.copied)} are copied by now'
+    )
 
 
 def _leak(cause: DeviceLeak, rank: str, is_full: bool) -> str:

@@ -13,13 +13,14 @@ from rich.text import Text
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport
 from composer_memprof.analysis.memory.summary import DeviceSummary
 from composer_memprof.analysis.run import rank_list
-from composer_memprof.analysis.run_report.causes.kinds import SLOW, Cause, Straggler, Waiting
+from composer_memprof.analysis.run_report.causes.kinds import SLOW, WORKERS, Cause, Straggler, TimeTaken, Waiting
 from composer_memprof.analysis.run_report.causes.ranking import ended_the_run
-from composer_memprof.analysis.run_report.causes.speed import waiting_share
+from composer_memprof.analysis.run_report.causes.speed import typical, waiting_share, worker_starts
 from composer_memprof.analysis.run_report.differences import Difference, OddRank
 from composer_memprof.analysis.run_report.figures import CATEGORY, MODULE, PHASE
 from composer_memprof.analysis.run_report.report import RunReport
 from composer_memprof.messages import count_of, human_bytes, printable
+from composer_memprof.recorders.step_times.summary import TOTAL
 from composer_memprof.report.text.amounts import amount
 from composer_memprof.report.text.sentences.run_advice import advice_details, trial_notes, what_fits
 from composer_memprof.report.text.sentences.run_causes import cause_sentence
@@ -38,6 +39,8 @@ _ALIKE, _ALIKE_SECONDS = 1.01, 1.1
 _OF_CATEGORY = 0.05
 #: From this share of a limit on, it is said to be close.
 _CLOSE = 0.9
+#: The start of workers is said from these seconds on, and so many times a typical batch.
+_LONG_START, _OF_A_BATCH = 0.5, 10
 _SUBJECTS = {
     'memory_snapshot': 'its peak of allocated memory is',
     'fsdp_mem_tracker': "its peak of the model's memory is",
@@ -300,8 +303,17 @@ def _speed(report: RunReport) -> Iterator[Sentence]:
         if not any(isinstance(cause, Waiting) for cause in report.causes):
             parts.append(f'{100 * waiting:.0f} % of the time is spent waiting for data')
     if parts:
+        waits = [(file.epoch_starts.first, typical(file, TOTAL)) for file in timed if worker_starts(file)]
+        first, later = max(waits, default=(0.0, 0.0))
+        starts = ''
+        if first >= _LONG_START and first >= _OF_A_BATCH * later and not _names_starts(report):
+            starts = f" The run's first batch waited {amount(first, 'seconds')} for the DataLoader's workers to start."
         of_ranks = ' These are medians of the ranks.' if max(len(used), len(batches)) > 1 else ''
-        yield Sentence('speed', f'{_capital(_joined(parts))}.{of_ranks}')
+        yield Sentence('speed', f'{_capital(_joined(parts))}.{of_ranks}{starts}')
+
+
+def _names_starts(report: RunReport) -> bool:
+    return any(isinstance(cause, TimeTaken) and cause.phase == WORKERS for cause in report.causes)
 
 
 def _files(report: RunReport) -> Iterator[Sentence]:

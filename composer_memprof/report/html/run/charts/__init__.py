@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from composer_memprof.analysis.memory.snapshot_report import DeviceReport, SnapshotReport
-from composer_memprof.analysis.run_report.causes.kinds import SLOW, Cause, HostFull, HostLeak
+from composer_memprof.analysis.run_report.causes.kinds import SLOW, Cause, CopiedByWorkers, HostFull, HostLeak
 from composer_memprof.analysis.run_report.readers import FlopsFile, SavedTensorsFile, StepTimesFile
 from composer_memprof.analysis.run_report.report import LeadSnapshot, RunReport
 from composer_memprof.analysis.snapshot.model import Frame
@@ -34,7 +34,7 @@ def _key_of(cause: Cause) -> str:
     """Of the picture that shows a cause in time or host memory; ``''`` for one in the device's memory."""
     if isinstance(cause, SLOW):
         return 'steps'
-    return 'host' if isinstance(cause, (HostLeak, HostFull)) else ''
+    return 'host' if isinstance(cause, (HostLeak, HostFull, CopiedByWorkers)) else ''
 
 
 def _charts(report: RunReport) -> Iterator[Chart]:

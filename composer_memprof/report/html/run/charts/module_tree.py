@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,6 +19,8 @@ _ROOT, _OUTSIDE = '(model)', '(outside of modules)'
 MODULE_COLORS = ('#3f628f', '#9a7250', '#55805a', '#7c6590', '#4a8288', '#87794a', '#8f5a6c', '#657487')
 #: The color of what is around the groups outside of modules.
 _AROUND = '#5b6472'
+#: Characters of a line in an area.
+_LINE = 24
 _GROUP_COLORS = {category.label: category.color for category in MEMORY_CATEGORIES}
 
 
@@ -84,8 +87,10 @@ def module_tree(
                 'parents': [node.parent for node in nodes],
                 'values': [node.size for node in nodes],
                 'branchvalues': 'total',
-                'customdata': [[printable(node.name), amount(node.size, unit)] for node in nodes],
-                'texttemplate': '%{label}<br>%{customdata[1]}',
+                'customdata': [
+                    [printable(node.name), amount(node.size, unit), _in_lines(printable(node.label))] for node in nodes
+                ],
+                'texttemplate': '%{customdata[2]}<br>%{customdata[1]}',
                 'hovertemplate': '%{customdata[0]}<br>%{customdata[1]}<extra></extra>',
                 'pathbar': {'visible': False},  # the page has one that the keyboard reaches
                 'tiling': {'pad': 2},
@@ -121,6 +126,11 @@ def _outside(outside: Mapping[tuple[str, str], float]) -> Iterator[_Node]:
     for (group, name), size in outside.items():
         inner = f'{_OUTSIDE}/{group}'
         yield _Node(f'{inner}/{name}', inner, name, f'{group}: {name}', size, _GROUP_COLORS.get(group, ''))
+
+
+def _in_lines(label: str) -> str:
+    """A long label in several lines: Plotly makes one line as small as the area is narrow."""
+    return '<br>'.join(textwrap.wrap(label, _LINE, break_long_words=False, break_on_hyphens=False)) or label
 
 
 def _label(name: str) -> str:
