@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import child_environment, simulated_gpu, wait_for
 from tests.support.processes.simulated_runs import run_on_a_server
 
+pytestmark = pytest.mark.slow
+
 PLAN = [sys.executable, '-m', 'composer_memprof', 'plan', 'quickstart', '--gpu', 't4', 'model.n_layers=48']
 
 
@@ -51,7 +53,6 @@ def test_ctrl_c_ends_a_plan_in_one_line_at_any_moment(seconds: float | None) -> 
     assert (plan.returncode, output, errors) == (130, '', 'composer-memprof: interrupted\n')
 
 
-@pytest.mark.slow
 def test_a_killed_plan_leaves_no_trial_behind() -> None:
     plan = started()
     trials: list[psutil.Process] = []

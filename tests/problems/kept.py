@@ -283,7 +283,7 @@ def without_collections() -> None:
 
 
 def keeps_fifth() -> None:
-    of_snapshot(KeepsFifth, batches=60)()
+    of_snapshot(KeepsFifth, batches=150)()
 
 
 def leak(function: Callable[..., Any], text: str, keeper: str, size: int) -> tuple[tuple[str, ...], str, int]:

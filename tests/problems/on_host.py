@@ -141,6 +141,10 @@ def of_workers(data: Callable[[], Dataset], *callbacks: Callable[[], Callback]) 
     return run
 
 
+def workers_copy() -> None:
+    of_workers(Rows, StepTimes)()
+
+
 def leaks_rarely() -> None:
     of_host(model=LeaksRarely, batches=300)()
 
@@ -176,7 +180,7 @@ PROBLEMS: dict[str, Problem] = {
         in_own_process('on_host', 'leaks_rarely()'), *grows('forward', 'LeaksRarely.kept'), int(0.64 * MIB)
     ),
     'a list that workers copy': Problem(
-        of_workers(Rows, StepTimes),
+        in_own_process('on_host', 'workers_copy()'),
         ('Host memory grows, but not without end', '2 DataLoader workers', 'Rows.rows, a list of 800', 'copy-on-write'),
         'Keep the samples of Rows.rows in a numpy array',
         800 * (4000 * 24 + 4096),

@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import child_environment
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'```(\w+)\n(.*?)```\n', re.DOTALL)

@@ -27,6 +27,7 @@ def test_every_block_is_of_a_language_that_is_tested() -> None:
     assert len(BLOCKS) > 30 and {block.document for block in BLOCKS} > {'README', 'index', 'out-of-memory'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('command', [each for each in commands() if not each.startswith(tuple(NOT_RUN))])
 def test_commands_run(command: str, reader: Reader) -> None:
     reader.run(command)

@@ -13,7 +13,7 @@ import pytest
 from composer_memprof.recorders.modules.names import OUTSIDE
 from tests.support.processes.ranks import run_on_ranks
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 TRAIN = """
 import json, os, torch

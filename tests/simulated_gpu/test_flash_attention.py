@@ -252,6 +252,7 @@ for _ in range(9):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['flash', 'varlen'])
 def test_its_time_and_flops_are_those_of_torchs_attention(kind: str) -> None:
     Path('train.py').write_text(TRAINING)

@@ -52,6 +52,7 @@ print(json.dumps([[event['action'], event['size'], streams.index(event['stream']
 """
 
 
+@pytest.mark.slow
 def test_torch_allocates_the_same_as_without_our_replacements() -> None:
     ours, theirs = (
         json.loads(run_rank(EVENTS.replace('{as_in_torch}', str(as_in_torch)), fresh=as_in_torch))

@@ -9,6 +9,8 @@ import pytest
 from composer_memprof.simulation.process.growth import growth
 from tests.support.processes.simulated_runs import MIB, result_of, simulate
 
+pytestmark = pytest.mark.slow
+
 GROWING = """
 import torch
 f = torch.nn.Linear(1024, 1024).cuda()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.processes.simulated_runs import result_of, simulate
+
+pytestmark = pytest.mark.slow
 
 STEPS = """
 import math, torch

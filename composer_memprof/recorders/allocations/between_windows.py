@@ -37,7 +37,7 @@ class BetweenWindows:
         self._gpu = gpu
         self._process = ProcessReader() if gpu is None else None
         self._series = Series()
-        self._watch = GrowthWatch(lambda: True, fewest=_FEWEST, device='cpu' if gpu is None else 'cuda')
+        self._watch = GrowthWatch(self._is_clear, fewest=_FEWEST, device='cpu' if gpu is None else 'cuda')
         self._due = 0.0
         #: The batches of the first look at the containers, and of the last reading; and the bytes then.
         self._began: Optional[tuple[int, int]] = None
@@ -72,6 +72,11 @@ class BetweenWindows:
     def _lasts(self) -> bool:
         """True once the batches since the first look are enough to tell growth from a step."""
         return self._began is not None and self._last is not None and self._last[0] - self._began[0] >= FEWEST_BATCHES
+
+    def _is_clear(self) -> bool:
+        """What torch has allocated on a GPU is the same after each batch; a process takes up memory while it warms up."""
+        trend = None if self._process is None else self._series.trend()
+        return self._process is None or (trend is not None and trend.clear)
 
     def close(self) -> None:
         if self._process is not None:

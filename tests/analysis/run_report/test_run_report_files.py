@@ -88,6 +88,7 @@ def test_1024_ranks_are_reported_from_their_summaries() -> None:
     assert chart.table.rows[0] == ['total: peak', '120.0 MiB', '120.0 MiB', '180.0 MiB', '700']
 
 
+@pytest.mark.slow
 def test_a_run_in_a_store_is_reported_as_on_a_disk(s3: Any, s3_endpoint: str) -> None:
     folder = run_of(Path('run'), 3, rank2=2.0)
     saved(plain(event('alloc', 512, MIB, time=1)), 'run/rank0.9.memory_snapshot.pickle')

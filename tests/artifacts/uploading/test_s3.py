@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import s3fs
 from composer.loggers import InMemoryLogger
 
 from composer_memprof import HostRSS, MemorySnapshot, TorchProfiler
 from tests.conftest import entries, train
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_file_is_uploaded_with_the_sha256_that_the_manifest_lists(s3: Any) -> None:

@@ -15,7 +15,7 @@ from composer_memprof.analysis.memory.snapshot_report import DeviceReport, repor
 from composer_memprof.analysis.snapshot.loading import load_snapshot
 from tests.support.processes.ranks import run_on_ranks
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 TRAIN = """
 import gc, json, os, torch

@@ -211,6 +211,7 @@ def test_so_it_does_in_a_prediction() -> None:
     assert report_on(snapshot).devices[0].peak.phase == 'predict forward'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('reentrant', [True, False])
 def test_what_activation_checkpointing_computes_again_has_a_name_of_its_own(reentrant: bool) -> None:
     class Checkpointed(Regression):

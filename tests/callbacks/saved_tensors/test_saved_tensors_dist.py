@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes.ranks import run_on_ranks
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 RUN = """
 import json, torch
