@@ -24,7 +24,7 @@ from typing import Any, Optional
 import numpy as np
 from torch.utils.data import Dataset
 
-from composer_memprof.recorders.host.processes import private_and_resident
+from composer_memprof.recorders.host.processes import private_and_resident, resident
 from composer_memprof.recorders.host.summary import CopiedObjects
 
 #: Seconds between two readings of what is private, at least; the share of the time that they may take; and the workers that are
@@ -124,9 +124,11 @@ class CopiedPages:
     """
 
     def __init__(self) -> None:
-        #: The resident bytes of each worker when it was read first.
+        #: The resident bytes of each worker when it was seen first.
         self._resident: dict[int, int] = {}
-        self._due = self._took = self._spent = 0.0
+        #: The first reading comes after the first samples, which it would delay.
+        self._due = time.monotonic() + _READ_EVERY_S
+        self._took = self._spent = 0.0
         self.workers = self.most = 0
 
     def read(self, pids: list[int], *, is_last: bool = False) -> None:
@@ -136,17 +138,20 @@ class CopiedPages:
             pids (list[int]): of the workers.
             is_last (bool): the recording ends.
         """
+        self._resident = {pid: size for pid, size in self._resident.items() if pid in pids}
+        for pid in pids[:_READ]:
+            if pid not in self._resident and (size := resident(pid)) is not None:
+                self._resident[pid] = size
         began = time.monotonic()
         if not pids or (began < self._due and not (is_last and self._took < _QUICK_S)):
             return
         self.workers = max(self.workers, len(pids))
-        self._resident = {pid: size for pid, size in self._resident.items() if pid in pids}
         for pid in pids[:_READ]:
             sizes = private_and_resident(pid)
             if sizes is not None:
-                private, resident = sizes
+                private, now = sizes
                 # What it has allocated itself is private, too, but resident memory grows by it.
-                new = max(resident - self._resident.setdefault(pid, resident), 0)
+                new = max(now - self._resident.setdefault(pid, now), 0)
                 self.most = max(self.most, private - new)
         self._took = time.monotonic() - began
         self._spent += self._took

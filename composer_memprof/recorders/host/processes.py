@@ -143,6 +143,14 @@ def private_peak(pid: int) -> Optional[int]:
         return None
 
 
+def resident(pid: int) -> Optional[int]:
+    """The resident bytes of a process; None if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except (OSError, psutil.Error):
+        return None
+
+
 def private_and_resident(pid: int) -> Optional[tuple[int, int]]:
     """What a process has for itself alone, and all that is resident; None if it has ended. It takes some 25 ms for each GiB."""
     try:
