@@ -16,7 +16,7 @@ from composer_memprof import HostRSS, MemorySnapshot, StepTimes
 from composer_memprof.cgroup import CgroupMemory
 from composer_memprof.recorders.host import recorder
 from tests.conftest import Noise, Regression, train
-from tests.problems.on_host import Rows
+from tests.problems.on_host import Rows, read_copies_often
 from tests.problems.problem import Problem, in_own_process
 from tests.support.callbacks.host_memory import MIB, fresh_memory
 
@@ -79,6 +79,7 @@ def saves() -> None:
 
 def copies() -> None:
     """Train until the workers have copied so much of the data set that the process is over its limit."""
+    read_copies_often()
     data = Rows()  # before the limit is known
     limit = _resident()
     taken = 0
