@@ -94,6 +94,7 @@ def run_in_child(work: Work, pipes: Sequence[int], parent: int) -> None:
                 faulthandler.register(SEND_STACK, file=results, all_threads=False)
                 _forget_streams()
                 gc.disable()  # a collection would write to, and so copy, the parent's pages
+                be_killed_first()  # the parent may have had no descriptor left to say so
                 _raise_limit_of_files()
                 _detach_inherited({results, *turn, *work.keep})
                 _run(work, out, turn, parent)
