@@ -189,10 +189,10 @@ class StepClock:
                 key = key, signature(keywords.items()), signature((result,)) if is_dynamic else None
             try:
                 call = calls.get(key)
-                if call is None:
-                    call = calls[key] = self._new_call(operation, arguments, keywords, result)
             except TypeError:  # one of the arguments has no hash
                 call = self._new_call(operation, arguments, keywords, result)
+            if call is None:
+                call = calls[key] = self._new_call(operation, arguments, keywords, result)
             if call.unknown:
                 self._unknown[call.unknown] += launches
             if call.flops and not self._recomputing:

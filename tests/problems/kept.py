@@ -41,25 +41,20 @@ class KeepsHidden(Regression):
 class KeepsRarely(KeepsHidden):
     """Appends a tensor in one of three batches."""
 
+    every = 3
     batches = 0
 
     def forward(self, batch: Any) -> torch.Tensor:
         self.batches += 1
-        if self.batches % 3 == 0:
-            self.seen.append(torch.ones(3 * MIB // 4))
+        if self.batches % self.every == 0:
+            self.seen.append(torch.ones(self.every * MIB // 4))
         return Regression.forward(self, batch)
 
 
-class KeepsFifth(KeepsHidden):
+class KeepsFifth(KeepsRarely):
     """Appends a tensor in each fifth batch, of which a window of three may see none."""
 
-    batches = 0
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        self.batches += 1
-        if self.batches % 5 == 0:
-            self.seen.append(torch.ones(5 * MIB // 4))
-        return Regression.forward(self, batch)
+    every = 5
 
 
 class KeepsErrors(KeepsHidden):
