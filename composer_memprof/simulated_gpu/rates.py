@@ -32,6 +32,7 @@ class Rates:
         reached: the part of ``products`` that a large product reaches on tensor cores. The one number that may be fitted
             to measurements, where ``fitted`` says to which.
         fitted: the measurements; ``''`` if ``reached`` is assumed.
+        reached_in_float32: the same of products outside of tensor cores.
     """
 
     products: dict[str, float]
@@ -40,6 +41,7 @@ class Rates:
     bus: float
     reached: float = 0.75
     fitted: str = ''
+    reached_in_float32: float = 0.93
 
     def peak(self, dtype: str, tf32: bool = False) -> float:
         """FLOPs of products in a data type, as published.
@@ -74,9 +76,6 @@ MEMORY_REACHED = 0.85
 #: Bytes a second that each multiprocessor reads and writes in the L2 cache: 30 GB/s, as 2,155 GB/s were measured on a V100
 #: (arXiv 1804.06826) and 1,270 GB/s on a T4 (arXiv 1903.07486). Assumed for the others.
 L2_CACHE = 30 * _G
-#: The part of their peak that products reach which do not run on tensor cores: cuBLAS's kernels for float32 reached 17.3 of
-#: 19.5 TFLOPs in 1.9 waves on an A100 (yyin-dev/cs336-a2, writeup.md), which are 0.95 in whole waves.
-CUDA_CORES_REACHED = 0.93
 #: What is left of that part on tensor cores where rows begin at odd multiples of 2 bytes, which can't be copied
 #: asynchronously: products with a vocabulary of 50,304 were nearly 3 times as fast on an A100 as with 50,257 (pytorch.org,
 #: "Accelerating Large Language Models with Accelerated Transformers").
@@ -109,6 +108,21 @@ _HOPPER = {'half': 989.4, 'tf32': 494.7, 'float32': 66.9, 'float64': 66.9, 'floa
 _PCIE_3, _PCIE_4 = 16, 32
 #: GeForce cards run above the boost clock of their data sheets, by some 10 %, unlike those of servers. Assumed.
 _GEFORCE = 0.95
+#: The part of their peak that products reach which do not run on tensor cores, where it is far from an A100's: cuBLAS's
+#: kernels for float32 reached 17.3 of 19.5 TFLOPs in 1.9 waves there (yyin-dev/cs336-a2, writeup.md), which are 0.95 in
+#: whole waves. Large products by themselves, as users of torch measured them (zzc0721/torch-performance-test-data,
+#: database.md of January 2026, the median of each device). Half of an L4's are reported so, too, but a GPT that was
+#: published for it is quicker.
+_REACHED_IN_FLOAT32 = {
+    'rtx-3090': 0.7,
+    'rtx-4090': 0.66,
+    'a6000': 0.62,
+    'l40s': 0.51,
+    'h100-80gb': 0.78,
+    'h200-141gb': 0.77,
+    'gh200': 0.77,
+    'b200-180gb': 0.88,
+}
 _FITTED = "LLM Foundry's published throughputs of MPT: the median of all trainings"
 _RATES = {
     # bfloat16 is computed in float32 before Ampere
@@ -143,5 +157,7 @@ def rates_of(key: str) -> Rates:
     """
     for name in (key, key.rpartition('-')[0]):
         if name in _RATES:
-            return _RATES[name]
+            rates = _RATES[name]
+            reached = _REACHED_IN_FLOAT32.get(name, rates.reached_in_float32)
+            return dataclasses.replace(rates, reached_in_float32=reached)
     raise UnknownRateError(key)

@@ -10,7 +10,7 @@ import functools
 import math
 
 from composer_memprof.simulated_gpu.durations.memory import Memory
-from composer_memprof.simulated_gpu.rates import CUDA_CORES_REACHED, KERNEL, UNALIGNED_REACHED, Rates
+from composer_memprof.simulated_gpu.rates import KERNEL, UNALIGNED_REACHED, Rates
 
 #: Rows and columns of a tile, and its rate relative to the largest one's.
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.6))
@@ -60,7 +60,7 @@ class Products:
 
     def _reached(self, dtype: str, tf32: bool, alignment: int) -> float:
         if not self._rates.on_tensor_cores(dtype, tf32):
-            return CUDA_CORES_REACHED
+            return self._rates.reached_in_float32
         return self._rates.reached * (UNALIGNED_REACHED if alignment < _COPIED else 1)
 
     def _waves(self, tiles: int) -> float:
