@@ -9,7 +9,6 @@ skips it while no operator has a kernel for it. Checked with torch 2.7.0.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
@@ -24,7 +23,9 @@ See = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 _NAME = 'AutocastXLA'
 _key = torch._C._dispatch_key_parse(_NAME)
 _after = torch._C._dispatch_keyset_full_after(_key)
+_alone = torch._C.DispatchKeySet(_key)
 _python = torch._C._dispatch_key_parse('Python')
+_excluded = torch._C._ExcludeDispatchKeyGuard
 _transforms = torch._C._dispatch_key_parse('FuncTorchDynamicLayerFrontMode')
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _KERNELS = ('CUDA', 'CompositeExplicitAutograd', 'CompositeExplicitAutogradNonFunctional')
@@ -39,13 +40,6 @@ _libraries: list[Any] = []  # what they register lives as long as they do
 _inner_names: dict[type, Optional[str]] = {torch.Tensor: None, torch.nn.Parameter: None}
 
 
-class _Within(threading.local):
-    """Whether this thread is in an operator that is seen. The operators that it calls are a part of it."""
-
-    operator = False
-
-
-_within = _Within()
 _NUMBERS = (int, float, complex)
 
 
@@ -140,13 +134,10 @@ class _Kernel:
         for place in self._places:
             if place < len(arguments) and isinstance(arguments[place], _NUMBERS):
                 arguments = tuple(keys.numbers_as_tensors(self._operator, arguments))
-        if _within.operator or keyset.has(_transforms):  # a transform calls the operator again, on other tensors
+        if keyset.has(_transforms):  # a transform calls the operator again, on other tensors
             return run(keyset & _after, *arguments, **keywords)
-        _within.operator = True
-        try:
+        with _excluded(_alone):  # the operators that it calls are a part of it
             result = run(keyset & _after, *arguments, **keywords)
-        finally:
-            _within.operator = False
         if keyset.has(_python):
             self._see(_plain(arguments), _plain(keywords), _plain(result))
         else:
