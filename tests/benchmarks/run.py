@@ -1,18 +1,21 @@
 """The cost of the callbacks, as ratios from one run on this machine: ``make bench``.
 
 Everything that is compared runs in turn, round after round, so that a machine that slows down slows both; a ratio is
-the median over the rounds. Each line gives the figure, the ratio, and the goal. With ``--check`` the figures of the
-README's table are measured and compared with it; the exit code is 1 if one is off by more than a tenth.
+the median over the rounds. Each line gives the figure, the ratio, and the goal. Each benchmark has a process of its own, in
+which none ran before it. With ``--check`` the figures of the README's table are measured and compared with it; the exit
+code is 1 if one is off by more than a tenth.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -37,7 +40,7 @@ from tests.benchmarks.callbacks.sampling import sampling
 from tests.benchmarks.callbacks.saved_tensors import saved_tensors
 from tests.benchmarks.callbacks.stand_by import stand_by
 from tests.benchmarks.callbacks.training import step_ratio
-from tests.benchmarks.figures import ROWS, Report, claims, compare
+from tests.benchmarks.figures import ROWS, Figure, Report, claims, compare
 from tests.benchmarks.simulation.simulation import simulation
 from tests.commands.test_hostile_runs import read_hostile_runs
 
@@ -83,26 +86,46 @@ def main() -> int:
     parser.add_argument('--check', action='store_true', help="compare with the README's table; run only its rows")
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.check else 7)
-    warnings.simplefilter('ignore')
     print(f'{os.cpu_count()} cores, torch {torch.__version__}, {rounds} rounds')
     claimed = claims(README.read_text())
     rows = [row for row in ROWS if not options.names or row.benchmark in options.names]
     names = options.names or ([row.benchmark for row in ROWS] if options.check else list(BENCHMARKS))
-    report = Report()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        for name in names:
-            print(f'\n{name}', flush=True)
-            {**BENCHMARKS, **LONG}[name](rounds, report)
-        os.chdir(Path(folder).parent)
+    figures: dict[str, Figure] = {}
+    for name in names:
+        print(f'\n{name}', flush=True)
+        figures |= _in_a_process(name, rounds)
     if not options.check:
         return 0
     print("\nAgainst the README's table:")
     asked = {name: claimed[name] for row in rows for name in row.figures}
-    results = list(compare(asked, report.figures))
+    results = list(compare(asked, figures))
     for is_right, sentence in results:
         print(f'  {"  " if is_right else "! "}{sentence}')
     return 0 if all(is_right for is_right, _ in results) else 1
+
+
+def _in_a_process(name: str, rounds: int) -> dict[str, Figure]:
+    processes = multiprocessing.get_context('spawn')
+    reading, writing = processes.Pipe(duplex=False)
+    process = processes.Process(target=_run, args=(name, rounds, writing))
+    process.start()
+    writing.close()
+    try:
+        figures: dict[str, Figure] = reading.recv()
+    except EOFError:
+        sys.exit(f'{name} failed')
+    process.join()
+    return figures
+
+
+def _run(name: str, rounds: int, answer: Connection) -> None:
+    warnings.simplefilter('ignore')
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        {**BENCHMARKS, **LONG}[name](rounds, report)
+        os.chdir(Path(folder).parent)
+    answer.send(report.figures)
 
 
 if __name__ == '__main__':
