@@ -33,7 +33,7 @@ def test_a_run_with_little_to_spare_says_so_and_which_torch_was_simulated() -> N
     shown = simulate('--gpu', 't4', '--memory', f'{taken / MIB:.0f}MiB', '--', 'python', 'train.py')
     assert 'MiB: fits with less than 5 % to spare. Needs ' in shown.stdout.replace('mib', 'MiB'), shown.stdout
     words = ' '.join(shown.stdout.split())
-    assert re.search(r'torch \S+ was simulated; other versions have reserved up to 4 % more or less', words)
+    assert re.search(r'torch \S+ was simulated; real trainings have reserved up to 4 % more', words)
     assert '--eval runs until one of each was made' in words
     assert shown.returncode == 0
 
