@@ -56,6 +56,7 @@ class Checked:
         amounts (list[Amount]): empty if nothing was seen.
         grown (list[Growth]): the places that hold more than at the recorded peak, most first.
         output (str): the end of a failed command's own output.
+        growth (int): bytes that each step keeps and that are not recorded; no limit allows them.
     """
 
     run: Run
@@ -66,6 +67,7 @@ class Checked:
     amounts: list[Amount] = field(default_factory=list)
     grown: list[Growth] = field(default_factory=list)
     output: str = ''
+    growth: int = 0
 
     @property
     def above(self) -> list[Amount]:
@@ -80,6 +82,7 @@ class Checked:
             'setup': self.run.setup(),
             'status': self.status,
             'reason': self.reason,
+            'growth': self.growth,
             'amounts': [
                 {
                     'measure': amount.measure.key,
@@ -117,6 +120,7 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
         for measure in MEASURES
         if (now := getattr(ran.figures, measure.key)) is not None
     ]
+    growth = max(0, ran.figures.growth - (comparable.growth if comparable else 0))
     changes = [] if comparable is None else grown(comparable.places, ran.figures.places)
     unknown = [amount for amount in amounts if amount.limit and amount.allowed is None]
     unmeasured = sorted(what.allowed.keys() - {amount.measure.key for amount in amounts})
@@ -124,7 +128,7 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
     if ran.verdict == DOES_NOT_FIT:
         without_advice = '. '.join(ran.reason.split('. ')[:2])  # torch's
         status, reason = DOES_NOT_FIT, without_advice
-    elif any(amount.above for amount in amounts):
+    elif growth or any(amount.above for amount in amounts):
         status, reason = ABOVE, '' if comparable else other or _not_recorded(what, recorded, torch)
     elif unknown:
         new = '' if comparable is None else f'no {unknown[0].measure.key} of it is recorded; --update records it'
@@ -132,7 +136,7 @@ def held(what: Run, ran: Ran, recorded: Recorded, torch: str) -> Checked:
     elif unmeasured:
         why = f'its {unmeasured[0]} is limited and was not found; guide will-it-fit says when it is'
         status, reason = NOT_RECORDED, why
-    return Checked(what, torch, status, _CODES[status], reason, amounts, changes)
+    return Checked(what, torch, status, _CODES[status], reason, amounts, changes, growth=growth)
 
 
 def exit_code(checked: list[Checked]) -> int:

@@ -53,6 +53,7 @@ class Figures:
         phase (str): in which the peak is.
         places (list[PlaceFigure]): that hold the peak, largest first.
         step_seconds (float, optional): of a step on the device; None if it is not known.
+        growth (int): what each step keeps, of a command that was ended after some steps.
     """
 
     setup: dict[str, str]
@@ -62,6 +63,7 @@ class Figures:
     phase: str
     places: list[PlaceFigure]
     step_seconds: Optional[float] = None
+    growth: int = 0
 
 
 @dataclass(frozen=True)

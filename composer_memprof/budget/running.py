@@ -120,6 +120,7 @@ def _figures_of(what: Run, result: SimulationResult) -> Optional[Figures]:
         phase='' if peak is None else peak.phase,
         places=_places(peak),
         step_seconds=_step_seconds(process.time),
+        growth=result.growth,
     )
 
 

@@ -22,11 +22,12 @@ def headline(checked: Checked) -> str:
         return f'{name}: within its budget'
     if checked.status == NOT_RECORDED:
         return f'{name}: not compared: {printable(checked.reason)}'
-    holds_more = checked.status != ABOVE or any(amount.measure.of_memory for amount in checked.above)
+    holds_more = checked.status != ABOVE or checked.growth or any(amount.measure.of_memory for amount in checked.above)
     biggest = f'{growth(checked.grown[0], callers=False)}; ' if checked.grown and holds_more else ''
     if checked.status != ABOVE:
         return f'{name}: {checked.status}: {biggest}{printable(checked.reason)}'
-    amounts = ', '.join(map(_excess, checked.above))
+    keeps = [f'memory grows by {human_bytes(checked.growth)} with each step'] if checked.growth else []
+    amounts = ', '.join([*keeps, *map(_excess, checked.above)])
     unknown = f'; what grew is not known: {printable(checked.reason)}' if checked.reason else ''
     return f'{name}: above its budget: {biggest}{amounts}{unknown}'
 

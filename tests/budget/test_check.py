@@ -98,6 +98,18 @@ def test_a_change_that_keeps_the_logits_is_above_the_budget_and_the_first_line_n
     assert check('--name', 'train').returncode == 0
 
 
+def test_memory_that_grows_with_each_step_is_above_every_budget() -> None:
+    record('--name', 'train')
+    edit('allocated: 1 %, reserved: 5 %', 'allocated: 4 GiB, reserved: 4 GiB')
+    write(f'{TRAIN}    history.append(torch.empty(16 << 20, device="cuda"))\n')
+    checked = check()
+    grows = 'train: above its budget: 192.0 MiB more by train.py:14 <module> (kept after its batch); memory grows by 64.0 MiB with each step'
+    assert checked.returncode == 4 and checked.stdout.splitlines()[0] == grows, checked.stdout + checked.stderr
+    (run,) = as_promised('check', check('--json').stdout)['runs']
+    assert (run['status'], run['growth']) == ('above', 64 * MIB)
+    assert check('--update').returncode == 0 == check().returncode, 'growth that is recorded is meant'
+
+
 def test_a_change_that_takes_longer_is_above_the_budget_of_time_alone() -> None:
     record()
     write(

@@ -113,6 +113,7 @@ def all_schemas() -> dict[str, Schema]:
         setup=schema_of(dict[str, str]),
         status=text,
         reason=text,
+        growth=whole,
         summary=text,
         amounts=a_list(amount),
         grown=a_list(grown),
