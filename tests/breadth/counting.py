@@ -9,11 +9,11 @@ must be there, since torch asks even for tensors without data whether there is o
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
-import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from tests.breadth.forked import import_all, in_a_fork
 from tests.breadth.row import train
 from tests.breadth.rows import ROWS
 
@@ -32,23 +33,15 @@ _STEPS = 3
 
 
 def main(names: list[str]) -> None:
-    """Print for each name its peak in bytes, or why it could not be counted."""
-    for name in names:
-        try:
-            found = {'name': name, 'bytes': _either(name)}
-        except Exception as error:
-            traceback.print_exc()
-            said = ' '.join(f'{type(error).__name__}: {error}'.split())
-            found = {'name': name, 'error': said[:200]}
-        print(json.dumps(found), flush=True)
+    """Print for each name its peak in bytes, if it can be counted."""
+    import_all()
+    for name in names:  # what fails on tensors without data may leave torch so that the process crashes later
+        if not in_a_fork(functools.partial(_print, name, counted)):  # most of these need values
+            in_a_fork(functools.partial(_print, name, counted_on_host))
 
 
-def _either(name: str) -> int:
-    try:
-        return counted(name)
-    except Exception:  # most of them need values
-        traceback.print_exc()
-        return counted_on_host(name)
+def _print(name: str, count: Callable[[str], int]) -> None:
+    print(json.dumps({'name': name, 'bytes': count(name)}), flush=True)
 
 
 class _Storages(TorchDispatchMode):
