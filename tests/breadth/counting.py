@@ -84,12 +84,22 @@ class _AsOnAGpu(TorchDispatchMode):
 
     - Gradients that come together are added in place: ``InputBuffer::accumulate`` does so if nobody else holds the first one,
       but not while a mode is on. A plain run on the host, without a mode, shows it too.
+    - What backward sums by indices, in zeros that it has just made, is summed in place there: ``index_select_backward``,
+      ``gather_backward`` and ``index_backward`` in ``FunctionsManual.cpp`` and ``Indexing`` do so unless a mode is on.
     - A sum over rows takes a buffer: ``setReduceConfig`` and ``global_memory_size`` in ``ATen/native/cuda/Reduce.cuh``.
+    - Softmax multiplies gradients and outputs first, in backward: ``softmax_backward_cuda_out`` in ``SoftMax.cu``.
     """
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         if function is torch.ops.aten.add.Tensor and not keywords and _comes_together(*arguments[:2]):
             return arguments[0].add_(arguments[1])
+        if function in _SUMS_BY_INDICES and _is_alone_in_backward(arguments[0]):
+            return _SUMS_BY_INDICES[function](*arguments, **(keywords or {}))
+        if function is torch.ops.aten._softmax_backward_data.default:
+            products = torch.empty_like(arguments[0])
+            result = function(*arguments, **(keywords or {}))
+            del products
+            return result
         if function is torch.ops.aten.sum.dim_IntList and _is_over_rows(*arguments[:2]):
             rows, columns = arguments[0].shape
             buffer = arguments[0].new_empty(_buffer_of_sum(rows, columns), dtype=torch.uint8)
@@ -100,14 +110,24 @@ class _AsOnAGpu(TorchDispatchMode):
 
 
 def _comes_together(one: Any, other: Any) -> bool:
-    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not isinstance(other, Tensor):
+    if not isinstance(other, Tensor) or not _is_alone_in_backward(one):
         return False
-    is_alone = torch._C._storage_Use_Count(one.untyped_storage()._cdata) == 1 and sys.getrefcount(one) <= _HELD_BY_CALLS
-    return is_alone and one.shape == other.shape and one.dtype == other.dtype and is_non_overlapping_and_dense(one)
+    return one.shape == other.shape and one.dtype == other.dtype and is_non_overlapping_and_dense(one)
 
 
-#: References of a tensor that only the engine holds, within :func:`_comes_together`.
-_HELD_BY_CALLS = 4
+def _is_alone_in_backward(one: Tensor) -> bool:
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
+        return False
+    return torch._C._storage_Use_Count(one.untyped_storage()._cdata) == 1 and sys.getrefcount(one) <= _HELD_BY_CALLS
+
+
+#: References of a tensor that only the engine holds, within :func:`_is_alone_in_backward`.
+_HELD_BY_CALLS = 5
+_SUMS_BY_INDICES = {
+    torch.ops.aten.index_add.default: torch.ops.aten.index_add_.default,
+    torch.ops.aten.scatter_add.default: torch.ops.aten.scatter_add_.default,
+    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
+}
 
 
 def _is_over_rows(tensor: Tensor, dimensions: Any) -> bool:
