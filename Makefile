@@ -14,6 +14,9 @@ WITHOUT_COMPOSER := .venv-no-composer
 # Whose models are trained on a simulated GPU.
 BREADTH ?= transformers==4.51.3 timm==1.0.31 peft==0.15.2 torch_geometric==2.8.1
 BREADTH_VENV := .venv-breadth
+# The torch of others' logs.
+LOGS_TORCH ?= torch==2.10.0
+LOGS_VENV := .venv-logs
 FOUNDRY ?= llm-foundry==0.22.0
 FOUNDRY_VENV := .venv-llm-foundry
 # No package of LLM Foundry has its YAMLs. A file does too.
@@ -63,9 +66,11 @@ test-llm-foundry: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's pins beside all e
 bench: $(VENV)/.installed-dev  ## the cost of the callbacks, as ratios measured in one run; CHECK=1 compares them with the README
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.benchmarks.run $(if $(CHECK),--check) $(ARGS)
 
-ACCURACY_VENV := $(if $(filter breadth,$(firstword $(ARGS))),$(BREADTH_VENV),$(VENV))
-accuracy: $(ACCURACY_VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time, ARGS=devices: its step times, ARGS=breadth: others' models
-	PYTHONDONTWRITEBYTECODE= $(ACCURACY_VENV)/bin/python -m tests.benchmarks.simulation.accuracy $(ARGS)
+ACCURACY_VENV := $(if $(filter breadth,$(firstword $(ARGS))),$(BREADTH_VENV),$(if $(filter logs,$(firstword $(ARGS))),$(LOGS_VENV),$(VENV)))
+# The others import what an environment without Composer lacks.
+ACCURACY := $(if $(filter logs,$(firstword $(ARGS))),published_logs $(wordlist 2,99,$(ARGS)),accuracy $(ARGS))
+accuracy: $(ACCURACY_VENV)/.installed-dev  ## how exact a simulated GPU is, against the real one if there is one; ARGS=time, ARGS=devices: its step times, ARGS=breadth: others' models, ARGS='logs CLONE FILE.csv': others' logs
+	PYTHONDONTWRITEBYTECODE= $(ACCURACY_VENV)/bin/python -m tests.benchmarks.simulation.$(ACCURACY)
 
 mpt: $(FOUNDRY_VENV)/.installed  ## LLM Foundry's MPT-7B on simulated GPUs, in an environment of its own (an hour)
 	$(FOUNDRY_VENV)/bin/python -m tests.benchmarks.simulation.llm_foundry $(MPT_YAML) $(ARGS)
@@ -81,7 +86,7 @@ docs: $(VENV)/.installed-dev  ## the guide and the API reference as one site wit
 	@echo 'open in a browser: build/docs/index.html'
 
 clean:  ## remove the virtual environment, caches and the runs
-	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(WITHOUT_COMPOSER) $(BREADTH_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .docs/api $(VENV) $(NEWEST_VENV) $(WITHOUT_COMPOSER) $(BREADTH_VENV) $(LOGS_VENV) $(FOUNDRY_VENV) $(PAGES)/node_modules runs build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv installs in seconds what takes pip minutes. Without uv, pip installs.
@@ -135,6 +140,15 @@ $(BREADTH_VENV)/.installed-dev: setup.cfg Makefile
 	$(PYTHON) -m venv $(BREADTH_VENV)
 	@$(BREADTH_VENV)/bin/python -m pip install --quiet uv
 	@$(BREADTH_VENV)/bin/uv pip install --quiet --python $(BREADTH_VENV)/bin/python -e '.[simulate]' $(BREADTH)
+	@touch $@
+
+$(LOGS_VENV)/.installed-dev: setup.cfg Makefile
+	@echo 'installing composer_memprof with $(LOGS_TORCH) and without Composer into $(LOGS_VENV) (once; about 5 GB)'
+	$(PYTHON) -m venv $(LOGS_VENV)
+	@$(LOGS_VENV)/bin/python -m pip install --quiet uv
+	@printf '%s\n' "mosaicml; python_version < '3'" $(LOGS_TORCH) > $(LOGS_VENV)/overrides.txt
+	@$(LOGS_VENV)/bin/uv pip install --quiet --python $(LOGS_VENV)/bin/python \
+		--overrides $(LOGS_VENV)/overrides.txt -e '.[simulate]' tiktoken
 	@touch $@
 
 $(FOUNDRY_VENV)/.installed: setup.cfg Makefile

@@ -10,10 +10,14 @@ import types
 
 import wrapt
 
+from composer_memprof import simulated_gpu
 from composer_memprof.messages import log_error
 from composer_memprof.simulated_gpu import composer_values, operators, ranks, stand_ins, values
 from composer_memprof.simulated_gpu.ranks import own_launches
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, figures
+
+#: Modules of which torch.compile compiles no frame; those of ``values`` are said when values are followed.
+_NOT_COMPILED = ('clocks', 'durations', 'launches', 'ranks')
 
 
 def prepare() -> None:
@@ -29,6 +33,13 @@ def prepare() -> None:
     wrapt.when_imported('torch')(_check_preloaded)
     follow = _follow_own_launches if ranks.simulated_ranks() is None else _stand_for_one_rank
     wrapt.when_imported('torch.distributed')(follow)
+    wrapt.when_imported('torch._dynamo.trace_rules')(_leave_alone)
+
+
+def _leave_alone(rules: types.ModuleType) -> None:
+    """A collective in a compiled function calls the process group, whose frames would be compiled there."""
+    for name in _NOT_COMPILED:
+        rules.add(f'{simulated_gpu.__name__}.{name}')
 
 
 def _prepare_clocks(torch: types.ModuleType) -> None:

@@ -55,6 +55,13 @@ for device in ('cpu', 'cuda'):  # what all ranks hold, this rank holds
     exchanged = torch.zeros(4).to(device)
     dist.all_to_all_single(exchanged, tensor(*range(8)), [2, 2] + [0] * 6, [0, 2] + [1] * 6)
     assert exchanged.tolist() == [0, 1, 0, 1]
+    # a rank that sends itself nothing is sent what it sends
+    exchanged = torch.zeros(8).to(device)
+    dist.all_to_all_single(exchanged, tensor(5, 0, 2, 3, 4, 5, 6, 7))
+    assert exchanged.tolist() == [5, 0, 2, 3, 4, 5, 6, 7]
+    exchanged = torch.zeros(3).to(device)
+    dist.all_to_all_single(exchanged, tensor(8, 9, 7), [2, 0, 1] + [0] * 5, [2, 0, 1] + [0] * 5)
+    assert exchanged.tolist() == [8, 9, 7]
     received = [tensor(0) for _ in range(8)]
     dist.all_to_all(received, [tensor(value) for value in range(8)])
     assert [place.item() for place in received] == [1] * 8
@@ -186,6 +193,13 @@ def compiled(tensor):
     dist.all_reduce(tensor)
     return tensor
 assert compiled(torch.ones(4, device=device)).shape == (4,)
+
+@torch.compile(backend='aot_eager', dynamic=True)
+def exchanged(tensor):
+    received = torch.empty_like(tensor)
+    dist.all_to_all_single(received, tensor, async_op=True).get_future()
+    return received
+assert exchanged(torch.ones(8, device=device)).shape == (8,)
 
 sharded = fully_shard(model().to(device))
 whole = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))

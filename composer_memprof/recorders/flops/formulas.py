@@ -120,6 +120,21 @@ def _flash_attn_varlen_backward(gradient: torch.Tensor, query: torch.Tensor, *re
     return _backward_of(_flash_attn_varlen(query, key, value, *lengths).flops, query, value)
 
 
+def _flash_attn_3(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Count:
+    """Of flash-attn 3, which has one operator for both. ``cu_seqlens_q`` says which it is."""
+    return _of_either(query, key, value, rest[4] if len(rest) > 4 else None)
+
+
+def _flash_attn_3_backward(gradient: torch.Tensor, query: torch.Tensor, *rest: Any) -> Count:
+    key, value, *others = rest
+    forward = _of_either(query, key, value, others[2] if len(others) > 2 else None)
+    return _backward_of(forward.flops, query, value)
+
+
+def _of_either(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first: Optional[torch.Tensor]) -> Count:
+    return _flash_attn(query, key, value) if first is None else _flash_attn_varlen(query, key, value, first)
+
+
 def _backward_of(forward: int, query: torch.Tensor, value: torch.Tensor) -> Count:
     """As :func:`_attention_backward`."""
     return Count(2 * forward, recomputed=forward * query.shape[-1] // (query.shape[-1] + value.shape[-1]))
@@ -204,6 +219,8 @@ _OF_FLASH_ATTN: dict[str, Callable[..., Count]] = {
     'flash_attn._flash_attn_backward': _flash_attn_backward,
     'flash_attn._flash_attn_varlen_forward': _flash_attn_varlen,
     'flash_attn._flash_attn_varlen_backward': _flash_attn_varlen_backward,
+    'flash_attn_3._flash_attn_forward': _flash_attn_3,
+    'flash_attn_3._flash_attn_backward': _flash_attn_3_backward,
 }
 _OURS = {getattr(aten, name): formula for name, formula in _BY_NAME.items() if hasattr(aten, name)}
 _RAGGED_BACKWARD = {

@@ -247,6 +247,21 @@ def _flash_attn_varlen(backward: bool) -> _Rule:
     return rule
 
 
+def _flash_attn_3(backward: bool) -> _Rule:
+    """Of flash-attn 3: (batch, length, heads, width), or (tokens, heads, width) with the first tokens of sequences."""
+    first, lengths_at, mask_at = (1, 6, 16) if backward else (0, 7, 24)
+
+    def rule(d: Durations, a: _Arguments, k: dict[str, Any], result: Any) -> Duration:
+        q, key, v = a[first : first + 3]
+        given = a[lengths_at] if len(a) > lengths_at else None
+        batch = q.shape[0] if given is None else given.numel() - 1
+        queries, keys = (math.prod(each.shape[:-2]) / batch for each in (q, key))
+        pairs = _pairs(queries, keys, *a[mask_at : mask_at + 3])
+        return d.scores('flash-3', batch * q.shape[-2] * pairs, q, v, queries, backward)
+
+    return rule
+
+
 def _pairs(queries: float, keys: float, causal: bool = False, left: int = -1, right: int = -1) -> float:
     """Queries and keys of a sequence that are not masked.
 
@@ -289,6 +304,8 @@ _RULES: dict[str, _Rule] = {
     f'{_FLASH_ATTN}_backward': _flash_attn(True),
     f'{_FLASH_ATTN}_varlen_forward': _flash_attn_varlen(False),
     f'{_FLASH_ATTN}_varlen_backward': _flash_attn_varlen(True),
+    'flash_attn_3::_flash_attn_forward': _flash_attn_3(False),
+    'flash_attn_3::_flash_attn_backward': _flash_attn_3(True),
     **dict.fromkeys(('aten::zero_', 'aten::fill_', 'aten::normal_', 'aten::uniform_', 'aten::arange'), _written),
     'aten::copy_': _copied_onto,
     **dict.fromkeys(('aten::embedding', 'aten::index', 'aten::index_select', 'aten::gather'), _gathered),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import torch
-from torch import _ops
 
 from composer_memprof.simulated_gpu.values import keys
 
@@ -48,9 +47,7 @@ def prepare() -> None:
     skipped = torch.library.Library('_', 'IMPL')
     skipped.fallback(torch.library.fallthrough_kernel, _NAME)
     _libraries.append(skipped)
-    _ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_key)
-    for operator in _ops._higher_order_ops.values():  # those that were made before, as the one of checkpoints
-        operator.fallthrough(_key)
+    keys.skip_in_higher_order(_key)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_NAME, False)
     torch._C._dispatch_tls_set_dispatch_key_included(_NAME, True)
 

@@ -27,7 +27,7 @@ from torch import distributed
 from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.futures import Future
 
-from composer_memprof.simulated_gpu.ranks import timing, traffic
+from composer_memprof.simulated_gpu.ranks import held, timing, traffic
 
 #: Bytes of a tensor on a GPU up to which its values are computed, on the host.
 _SMALL = 4096
@@ -50,11 +50,13 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._spans_nodes: Optional[bool] = None
         self._number = next(_numbers)
         self._end: Optional[float] = None
+        self._given: Sequence[torch.Tensor] = ()
+        self._held = held.Held()
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         self._count('all_reduce', tensors, 2 * self._others / self._ranks)
         self._reduce(tensors, opts)
-        return self._done(tensors)
+        return self._done(tensors, opts=opts)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
@@ -63,11 +65,11 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._count('reduce', tensors)
         if opts.rootRank == self._own_rank:
             self._reduce(tensors, opts)
-        return self._done(tensors)
+        return self._done(tensors, opts=opts)
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         self._count('broadcast', tensors)
-        return self._done(tensors)
+        return self._done(tensors, opts=opts)
 
     def allgather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -75,7 +77,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         self._count('all_gather', inputs, self._others)
         self._flat_copy(outputs[0])
         _fill(outputs[0], inputs[0])
-        return self._done(outputs[0])
+        return self._done(outputs[0], opts=opts)
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -84,19 +86,19 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         for gathered in outputs:
             for output, own in zip(gathered, inputs, strict=True):
                 _fill([output], own)
-        return self._done([output for gathered in outputs for output in gathered])
+        return self._done([output for gathered in outputs for output in gathered], opts=opts)
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
         self._count('all_gather', [own], self._others)
         _write(output, lambda: _on_host(own).reshape(1, -1).expand(self._ranks, -1).reshape(output.shape))
-        return self._done([output])
+        return self._done([output], opts=opts)
 
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         for output, own in zip(outputs, inputs, strict=True):
             self._allgather_base(output, own)
-        return self._done(outputs)
+        return self._done(outputs, opts=opts)
 
     def gather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -112,7 +114,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         for scattered in inputs:  # none but on the root
             self._count('scatter', scattered, self._others / self._ranks)
             _fill(outputs, scattered[self._own_rank])
-        return self._done(outputs)
+        return self._done(outputs, opts=opts)
 
     def reduce_scatter(  # type: ignore[override]
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None
@@ -123,27 +125,27 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         for output, scattered in zip(outputs, inputs, strict=True):
             _fill([output], scattered[self._own_rank])
         self._reduce(outputs, opts)
-        return self._done(outputs)
+        return self._done(outputs, opts=opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Work:
         self._count('reduce_scatter', [whole], self._others / self._ranks)
         _write(output, lambda: _on_host(whole).reshape(self._ranks, -1)[self._own_rank].reshape(output.shape))
         self._reduce([output], opts)
-        return self._done([output])
+        return self._done([output], opts=opts)
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, whole, opts)
-        return self._done(outputs)
+        return self._done(outputs, opts=opts)
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> Work:
         self._count('all_to_all', inputs, self._others / self._ranks)
         for output in outputs:
             if output.shape == inputs[self._own_rank].shape:
                 _fill([output], inputs[self._own_rank])
-        return self._done(outputs)
+        return self._done(outputs, opts=opts)
 
     def alltoall_base(
         self,
@@ -155,7 +157,7 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
     ) -> Work:
         self._count('all_to_all', [whole], self._others / self._ranks)
         _write(output, lambda: self._exchanged(output, _on_host(whole), output_sizes, input_sizes))
-        return self._done([output])
+        return self._done([output], opts=opts)
 
     def _exchanged(
         self,
@@ -164,13 +166,19 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         output_sizes: Optional[Sequence[int]],
         input_sizes: Optional[Sequence[int]],
     ) -> torch.Tensor:
-        """From each rank the part for this rank; zeros where the sizes say that other ranks hold more."""
+        """From each rank the part for this rank; zeros where the sizes say that other ranks hold more.
+
+        A script that sends itself nothing would receive nothing from ranks that hold the same. There each rank is taken
+        to send what it is sent.
+        """
         each = len(whole) // self._ranks
-        own = whole.split(list(input_sizes or [each] * self._ranks))[self._own_rank]
+        parts = whole.split(list(input_sizes or [each] * self._ranks))
+        own = parts[self._own_rank]
         received = torch.zeros_like(output, device='cpu')
-        for part in received.split(list(output_sizes or [each] * self._ranks)):
-            count = min(len(part), len(own))
-            part[:count] = own[:count]
+        for part, sent in zip(received.split(list(output_sizes or [each] * self._ranks)), parts):
+            given = own if own.any() else sent
+            count = min(len(part), len(given))
+            part[:count] = given[:count]
         return received
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> Work:
@@ -209,16 +217,20 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
         return self._ranks - 1
 
     def _count(self, name: str, tensors: Sequence[torch.Tensor], times: float = 1) -> None:
+        self._given = tensors
         if self._spans_nodes is None:
             self._spans_nodes = traffic.between_nodes(distributed.get_process_group_ranks(self))
         if self._others:
             traffic.count(name, tensors, times, between_nodes=self._spans_nodes)
             self._end = timing.end_of_collective(name, self._number, self._ranks, tensors, times, self._spans_nodes)
 
-    def _done(self, tensors: Sequence[torch.Tensor], source: int = -1) -> Work:
+    def _done(self, tensors: Sequence[torch.Tensor], source: int = -1, opts: Any = None) -> Work:
         """The collective that was counted last. Its tensors are there at once; a stream may wait for its time."""
         end, self._end = self._end, None
-        return (_DoneBeforeTorch27 if _WORK_IS_DROPPED else _Done)(tensors, source, end)
+        given, self._given = self._given, ()
+        is_held = getattr(opts, 'asyncOp', False) and self._is_nccl()
+        shelf = self._held.hold([*given, *tensors]) if is_held else []
+        return (_DoneBeforeTorch27 if _WORK_IS_DROPPED else _Done)(tensors, source, end, shelf)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         operation = ReduceOp.SUM if opts is None else opts.reduceOp
@@ -239,14 +251,15 @@ class SimulatedProcessGroup(distributed.ProcessGroup):
 class _Done(Work):
     """A collective that is finished. Its future holds the tensors, as DDP's reducer expects."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], source: int, end: Optional[float]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], source: int, end: Optional[float], shelf: held.Shelf) -> None:
         super().__init__()
         self._end = end
+        self._shelf = shelf
         self._tensors = list(tensors)
         self._source = source
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        timing.wait(self._end)
+        self.synchronize()
         return True
 
     def is_completed(self) -> bool:
@@ -257,6 +270,7 @@ class _Done(Work):
 
     def synchronize(self) -> None:
         timing.wait(self._end)
+        self._shelf.clear()
 
     def result(self) -> list[torch.Tensor]:
         return self._tensors

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Optional
 
 import torch
+from torch import _ops
 from torch.utils import _python_dispatch
 
 from composer_memprof.messages import log_error
@@ -61,9 +62,18 @@ def activate() -> None:
     _set_excluded(FOLLOWED, False)
     _set_excluded(EVERY, False)
     _set_included(EVERY, True)
+    for name in (FOLLOWED, EVERY):
+        skip_in_higher_order(getattr(torch._C.DispatchKey, name))
     for name in ('_push_mode', '_pop_mode'):
         _step_aside(name)
     in_modes.run = _follow_in_mode
+
+
+def skip_in_higher_order(key: Any) -> None:
+    """Let torch's operators that take functions or Triton kernels run as if the key were not there: none has a fallback."""
+    _ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in _ops._higher_order_ops.values():  # those that were made before, as the one of checkpoints
+        operator.fallthrough(key)
 
 
 def _follow_in_mode(operator: Callable[..., Any], arguments: Any, keywords: Any) -> Any:

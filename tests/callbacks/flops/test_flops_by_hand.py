@@ -14,6 +14,7 @@ from composer_memprof import Flops
 from composer_memprof.recorders.flops import formulas
 from composer_memprof.recorders.flops.result import BatchFlops
 from composer_memprof.simulated_gpu.stand_ins.flash_attention import operators
+from composer_memprof.simulated_gpu.stand_ins.flash_attention_3 import operators as operators_3
 from tests.conftest import Regression, train
 from tests.support.callbacks.flops import LAYERS, LENGTH, REGRESSION, count, gpt, gpt_flops, only, texts, train_gpt
 
@@ -255,3 +256,20 @@ def test_flash_attentions_operators_count_as_torchs_attention_does() -> None:
     arguments = (q, q, few, few, q, q, q, few, few, *lengths, *settings, False)
     found = formulas.count(registered._flash_attn_varlen_backward.default, arguments, {}, None)
     assert found == formulas.Count(2 * forward, recomputed=forward // 2)
+
+
+def test_flash_attention_3s_operators_count_as_torchs_attention_does() -> None:
+    q, few = torch.empty(2, 10, 4, 8, device='meta'), torch.empty(2, 12, 2, 8, device='meta')
+    forward = 2 * (2 * 4 * 10 * 12) * (8 + 8)
+    assert operators_3.forward is not None, 'they are registered'
+    registered = torch.ops.flash_attn_3
+    for first in (None, torch.empty(3, dtype=torch.int32, device='meta')):
+        if first is not None:  # two sequences
+            q, few = q.flatten(0, 1), few.flatten(0, 1)
+        found = formulas.count(
+            registered._flash_attn_forward.default, (q, few, few, *[None] * 4, first, first), {}, None
+        )
+        assert found == formulas.Count(forward)
+        arguments = (q, q, few, few, q, q, first, first)
+        found = formulas.count(registered._flash_attn_backward.default, arguments, {}, None)
+        assert found == formulas.Count(2 * forward, recomputed=forward // 2)

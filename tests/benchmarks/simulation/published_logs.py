@@ -1,0 +1,172 @@
+"""Logs of others' trainings on real GPUs, each with its own source, beside the same source on simulated GPUs: ``make
+accuracy ARGS='logs CLONE FILE.csv'``.
+
+The logs are those of modded-nanogpt, which print what torch allocated and reserved at most, and begin with their source.
+CLONE is a clone of https://github.com/KellerJordan/modded-nanogpt, FILE.csv has a line for each log with the columns
+``log`` (its path there), ``torch``, ``gpu``, ``gpus``, ``allocated_mib`` and ``reserved_mib``, as the log's last line and its
+``nvidia-smi`` have them. Only logs of the torch that is installed here are run.
+
+Of a source one thing is changed: the number of its steps, so that each stage of its schedule has a few. The number has the
+same rest by six, which is what decides whether gradients lie there where a stage of a third of the steps begins. Tokens
+are random, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+import torch
+
+#: What ends a source in a log, and what begins a further file of it.
+_END = f'\n{"=" * 100}\n'
+_FILE = re.compile(r'\n+-{40}\n# (\S+\.py)\n-{40}\n+')
+#: Numbers of steps: the fewest that visit all that the schedule has, and the period with which parities repeat.
+_STEPS = {'num_scheduled_iterations': (16, 6), 'num_extension_iterations': (2, 2)}
+_PEAK = re.compile(r'peak memory allocated: (\d+) MiB reserved: (\d+) MiB')
+_GPUS = {'NVIDIA H100 80GB HBM3': 'h100-80gb', 'NVIDIA H200': 'h200-141gb'}
+#: How close a figure is to be: allocated, reserved.
+_CLOSE = (0.001, 0.01)
+_HEADER, _MAGIC, _BEGIN = 256, 20240520, 50256
+_FILES = {'fineweb_train_000001': 30_000_000, 'fineweb_train_000002': 30_000_000, 'fineweb_val_000000': 60_000_000}
+
+Peaks = tuple[int, int]
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="make accuracy ARGS='logs …'", description=__doc__)
+    parser.add_argument('clone', nargs='?', help='folder of a clone of KellerJordan/modded-nanogpt')
+    parser.add_argument('table', nargs='?', help='the CSV of its logs')
+    parser.add_argument('words', nargs='*', help='only logs with one of these words in their path')
+    given = parser.parse_args(arguments)
+    if not given.clone or not given.table or not Path(given.clone).is_dir() or not Path(given.table).is_file():
+        print(
+            "Not compared: make accuracy ARGS='logs CLONE FILE.csv' needs a clone of modded-nanogpt and a CSV of its logs"
+        )
+        return
+    with open(given.table, newline='') as file:
+        rows = [
+            row for row in csv.DictReader(file) if not given.words or any(word in row['log'] for word in given.words)
+        ]
+    version = torch.__version__.partition('+')[0]
+    found = [row for row in rows if row['torch'].partition('+')[0] == version and row['gpu'] in _GPUS]
+    print(f'torch {version}: {len(found)} of {len(rows)} logs')
+    print(
+        '| log | allocated MiB: simulated | real | error | reserved MiB: simulated | real | error |\n'
+        + 7 * '|---'
+        + '|'
+    )
+    errors = []
+    with tempfile.TemporaryDirectory() as data:
+        make_data(Path(data))
+        for row in found:
+            real = int(row['allocated_mib']), int(row['reserved_mib'])
+            simulated = _simulated(given.clone, row, data)
+            if simulated is not None:
+                errors.append(tuple(ours / theirs - 1 for ours, theirs in zip(simulated, real)))
+            print(_line(row['log'], simulated, real), flush=True)
+    for place, name in enumerate(('allocated', 'reserved')):
+        close = sum(abs(each[place]) <= _CLOSE[place] for each in errors)
+        print(f'{name}: {close} of {len(found)} within {_CLOSE[place]:.1%}')
+
+
+def sources(log: str) -> dict[str, str]:
+    """The files that a log begins with, by name.
+
+    >>> line = '-' * 40
+    >>> sources(f'import os\\n\\n{line}\\n# kernels.py\\n{line}\\n\\nimport torch\\n{"=" * 100}\\nRunning')
+    {'train_gpt.py': 'import os', 'kernels.py': 'import torch'}
+    """
+    first, *others = _FILE.split(log.partition(_END)[0])
+    return {'train_gpt.py': first, **dict(zip(others[::2], others[1::2]))}
+
+
+def shortened(source: str) -> str:
+    """The source with fewer steps.
+
+    >>> shortened('num_scheduled_iterations: int = 1450  # steps'), shortened('num_extension_iterations = 15')
+    ('num_scheduled_iterations: int = 16  # steps', 'num_extension_iterations = 3')
+    """
+    for name, (least, period) in _STEPS.items():
+        found = re.search(rf'{name}(: int)? = (\d+)', source)
+        if found:
+            few = least + (int(found[2]) - least) % period
+            source = f'{source[: found.start(2)]}{few}{source[found.end(2) :]}'
+    return source
+
+
+def make_data(folder: Path) -> None:
+    """Random tokens, frequent and rare ones as words are, in documents as long as those of web pages."""
+    random = np.random.default_rng(0)
+    shares = (np.arange(_BEGIN) + 2.7) ** -1.15
+    bounds = np.cumsum(shares / shares.sum())
+    (folder / 'data/fineweb10B').mkdir(parents=True)
+    for name, count in _FILES.items():
+        tokens = np.searchsorted(bounds, random.random(count)).astype(np.uint16)
+        begins = np.cumsum(np.maximum(30, random.lognormal(np.log(400), 1, count // 300)).astype(int))
+        tokens[[0, *begins[begins < count]]] = _BEGIN
+        header = np.zeros(_HEADER, np.int32)
+        header[:3] = _MAGIC, 1, count
+        (folder / 'data/fineweb10B' / f'{name}.bin').write_bytes(header.tobytes() + tokens.tobytes())
+
+
+def _simulated(clone: str, row: dict[str, str], data: str) -> Optional[Peaks]:
+    show = ['git', '-C', clone, 'show', f'HEAD:{row["log"]}']
+    log = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        for name, source in sources(log).items():
+            (Path(folder) / name).write_text(shortened(source))
+        tools = Path(folder) / 'bin'
+        tools.mkdir()
+        (tools / 'nvidia-smi').write_text('#!/bin/sh\n')
+        (tools / 'nvidia-smi').chmod(0o755)
+        environment = {
+            **os.environ,
+            'DATA_PATH': data,
+            'PATH': os.pathsep.join((str(tools), str(Path(sys.executable).parent), os.environ['PATH'])),
+            'TORCHINDUCTOR_CACHE_DIR': str(Path(folder) / 'inductor'),
+            'TRITON_CACHE_DIR': str(Path(folder) / 'triton'),
+        }
+        simulate = [
+            sys.executable,
+            '-m',
+            'composer_memprof',
+            'simulate',
+            '--gpu',
+            _GPUS[row['gpu']],
+            '--steps',
+            '0',
+            '--',
+        ]
+        command = [*simulate, 'torchrun', '--nproc-per-node', row['gpus'], 'train_gpt.py']
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        found = _PEAK.search(ran.stdout)
+        if found is None:
+            print((ran.stdout + ran.stderr)[-3000:], file=sys.stderr)
+            return None
+        return int(found[1]), int(found[2])
+
+
+def _line(log: str, simulated: Optional[Peaks], real: Peaks) -> str:
+    cells = [log.removeprefix('records/')]
+    for place in (0, 1):
+        ours = simulated[place] if simulated else None
+        cells += [
+            f'{ours:,}' if ours else 'does not run',
+            f'{real[place]:,}',
+            f'{ours / real[place] - 1:+.2%}' if ours else '',
+        ]
+    return f'| {" | ".join(cells)} |'
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])
