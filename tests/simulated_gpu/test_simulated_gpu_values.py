@@ -194,3 +194,33 @@ def test_tokens_are_spread_evenly_over_experts(tmp_path: Path) -> None:
         each = tokens * 4 // 16
         for how in ('one_hot', 'mask', 'any', 'bincount', 'histc', 'sum'):
             assert found[f'by {how} {tokens}'] == [each] * 16, how
+
+
+L_BFGS = """
+def steps_of(**settings):
+    model = torch.nn.Linear(64, 1).cuda()
+    x = torch.randn(32, 64, device='cuda')
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=8, history_size=6, **settings)
+    calls = []
+    def closure():
+        calls.append(None)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+    previous = 10.0
+    for step in range(12):
+        loss = optimizer.step(closure).item()
+        if abs(previous - loss) < 1e-9:
+            break
+        previous = loss
+    return step, len(calls), len(optimizer.state_dict()['state'][0]['old_dirs'])
+found['plain'], found['searched'] = steps_of(), steps_of(line_search_fn='strong_wolfe')
+"""
+
+
+def test_l_bfgs_searches_along_a_direction_that_descends_and_fills_its_history(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, L_BFGS, values=True)
+    assert found['plain'] == [11, 8 * 12, 6], 'steps, forwards, and directions kept'
+    step, forwards, kept = found['searched']
+    assert (step, kept) == (11, 6) and 8 * 12 <= forwards <= 9 * 12

@@ -94,6 +94,20 @@ def _frames() -> tuple[Optional[types.FrameType], Optional[types.FrameType]]:
     return inner, None
 
 
+def is_by_optimizer() -> bool:
+    """Whether one of torch's optimizers reads, for itself."""
+    import torch
+
+    optimizers = str(Path(torch.__file__).parent / 'optim') + os.sep
+    inner, _ = _frames()
+    frame = sys._getframe(1)
+    while frame is not None and frame is not inner:
+        if frame.f_code.co_filename.startswith(optimizers):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 def lines() -> list[str]:
     """Each line of the script and its libraries that is on its way, the innermost first, its file from the root on."""
     found = []

@@ -30,7 +30,7 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
     Args:
         among: a whole number may be each one below this; 0 if nobody knows.
     """
-    if sure == REAL:
+    if sure == REAL or reads.is_by_optimizer():  # whose loops end by themselves
         return value
     place = reads.place()
     count = _counts.get(place, 0)
