@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -224,3 +225,23 @@ def test_l_bfgs_searches_along_a_direction_that_descends_and_fills_its_history(t
     assert found['plain'] == [11, 8 * 12, 6], 'steps, forwards, and directions kept'
     step, forwards, kept = found['searched']
     assert (step, kept) == (11, 6) and 8 * 12 <= forwards <= 9 * 12
+
+
+CHECKS = """
+model = torch.nn.Linear(8, 8).cuda()
+a, b = (model(torch.randn(2, 8, device='cuda')).sum() for _ in range(2))
+assert a > b, 'underflow in a step'
+assert b > a and not a > b
+assert (a < b) and (a > b).item(), 'a line that reads twice'
+if a > b:
+    raise ValueError('a fault')
+if not (a > b and b > a):
+    raise ValueError('another')
+found['plain'] = [bool(a > b), bool(a < 1)]
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason='Python says only which line reads')
+def test_a_check_of_what_nobody_knows_finds_no_fault(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, CHECKS, values=True)
+    assert found['plain'] == [False, True]

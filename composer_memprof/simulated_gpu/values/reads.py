@@ -65,13 +65,17 @@ def place() -> tuple[str, str]:
 def use() -> Use:
     """What the script does with a value that its current line reads."""
     inner, caller = _frames()
-    key = (_line(inner), _line(caller or inner))
+    key = (
+        _line(inner),
+        _line(caller or inner),
+        -1 if inner is None else inner.f_lasti,
+    )  # a line may read several values
     if key not in _uses:
         _uses[key] = use_at(inner)
     return _uses[key]
 
 
-_uses: dict[tuple[str, str], Use] = {}
+_uses: dict[tuple[str, str, int], Use] = {}
 
 
 def _line(frame: Optional[types.FrameType]) -> str:
