@@ -245,3 +245,20 @@ found['plain'] = [bool(a > b), bool(a < 1)]
 def test_a_check_of_what_nobody_knows_finds_no_fault(tmp_path: Path) -> None:
     found = on_simulated_gpu(tmp_path, CHECKS, values=True)
     assert found['plain'] == [False, True]
+
+
+ROLLOUT = """
+policy = torch.nn.Linear(8, 4).cuda()
+kept = []
+for _ in range(60):
+    logits = policy(torch.randn(2, 8, device='cuda'))
+    sampled = torch.distributions.Categorical(logits=logits).sample()
+    kept.append(sampled.tolist())
+    if kept[-1] is None:
+        break
+found['steps'] = len(kept)
+"""
+
+
+def test_a_check_of_torchs_own_holds_however_often_it_is_made(tmp_path: Path) -> None:
+    assert on_simulated_gpu(tmp_path, ROLLOUT, values=True)['steps'] == 60

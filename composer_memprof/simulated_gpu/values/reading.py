@@ -84,7 +84,7 @@ def read_one(tensor: torch.Tensor) -> Any:
 
 def _without_fault(value: Any, sure: int) -> Any:
     """A yes or no; a guessed one is that with which a check of the script finds no fault."""
-    if not isinstance(value, bool) or sure != GUESSED or reads.is_by_optimizer():
+    if not isinstance(value, bool) or sure != GUESSED or reads.is_by_torch():
         return value
     use = reads.use()
     return use.goes_on if use.is_checked and use.goes_on is not None else value

@@ -98,18 +98,22 @@ def _frames() -> tuple[Optional[types.FrameType], Optional[types.FrameType]]:
     return inner, None
 
 
-def is_by_optimizer() -> bool:
-    """Whether one of torch's optimizers reads, for itself."""
-    import torch
-
-    optimizers = str(Path(torch.__file__).parent / 'optim') + os.sep
+def is_by_torch() -> bool:
+    """Whether torch reads for itself, as its optimizers and distributions do: neither a loop of the script nor its checks."""
     inner, _ = _frames()
     frame = sys._getframe(1)
     while frame is not None and frame is not inner:
-        if frame.f_code.co_filename.startswith(optimizers):
+        if frame.f_code.co_filename.startswith(_for_itself()):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+@functools.cache
+def _for_itself() -> tuple[str, ...]:
+    import torch
+
+    return tuple(str(Path(torch.__file__).parent / name) + os.sep for name in ('amp', 'distributions', 'nn', 'optim'))
 
 
 def lines() -> list[str]:
