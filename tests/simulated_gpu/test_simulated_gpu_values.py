@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,3 +195,70 @@ def test_tokens_are_spread_evenly_over_experts(tmp_path: Path) -> None:
         each = tokens * 4 // 16
         for how in ('one_hot', 'mask', 'any', 'bincount', 'histc', 'sum'):
             assert found[f'by {how} {tokens}'] == [each] * 16, how
+
+
+L_BFGS = """
+def steps_of(**settings):
+    model = torch.nn.Linear(64, 1).cuda()
+    x = torch.randn(32, 64, device='cuda')
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=8, history_size=6, **settings)
+    calls = []
+    def closure():
+        calls.append(None)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+    previous = 10.0
+    for step in range(12):
+        loss = optimizer.step(closure).item()
+        if abs(previous - loss) < 1e-9:
+            break
+        previous = loss
+    return step, len(calls), len(optimizer.state_dict()['state'][0]['old_dirs'])
+found['plain'], found['searched'] = steps_of(), steps_of(line_search_fn='strong_wolfe')
+"""
+
+
+def test_l_bfgs_searches_along_a_direction_that_descends_and_fills_its_history(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, L_BFGS, values=True)
+    assert found['plain'] == [11, 8 * 12, 6], 'steps, forwards, and directions kept'
+    step, forwards, kept = found['searched']
+    assert (step, kept) == (11, 6) and 8 * 12 <= forwards <= 9 * 12
+
+
+CHECKS = """
+model = torch.nn.Linear(8, 8).cuda()
+a, b = (model(torch.randn(2, 8, device='cuda')).sum() for _ in range(2))
+assert a > b, 'underflow in a step'
+assert b > a and not a > b
+assert (a < b) and (a > b).item(), 'a line that reads twice'
+if a > b:
+    raise ValueError('a fault')
+if not (a > b and b > a):
+    raise ValueError('another')
+found['plain'] = [bool(a > b), bool(a < 1)]
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason='Python says only which line reads')
+def test_a_check_of_what_nobody_knows_finds_no_fault(tmp_path: Path) -> None:
+    found = on_simulated_gpu(tmp_path, CHECKS, values=True)
+    assert found['plain'] == [False, True]
+
+
+ROLLOUT = """
+policy = torch.nn.Linear(8, 4).cuda()
+kept = []
+for _ in range(60):
+    logits = policy(torch.randn(2, 8, device='cuda'))
+    sampled = torch.distributions.Categorical(logits=logits).sample()
+    kept.append(sampled.tolist())
+    if kept[-1] == [9, 9]:
+        break
+found['steps'] = len(kept)
+"""
+
+
+def test_a_check_of_torchs_own_holds_however_often_it_is_made(tmp_path: Path) -> None:
+    assert on_simulated_gpu(tmp_path, ROLLOUT, values=True)['steps'] == 60

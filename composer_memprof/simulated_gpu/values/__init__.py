@@ -10,7 +10,7 @@ positions, flags. All else, which follows from weights and activations, gets a v
 - `following`: operators on known values; `rules`: on tensors of which only a rule is known.
 - `sources`: constants and random numbers, with which values begin.
 - `reading`: what the host reads, and copies between both.
-- `assuming`, `counting`: checks, comparisons, choices, and results whose size depends on values.
+- `assuming`, `counting`: checks, comparisons, choices, and results whose size depends on values; `descending`: slopes in L-BFGS.
 - `reads`: each read, for the verdict; `uses`: what the script does with it; `repeated`: answers that end a loop.
 """
 
@@ -31,6 +31,7 @@ def install(torch: types.ModuleType) -> None:
         from composer_memprof.simulated_gpu.values import (
             assuming,
             counting,
+            descending,
             following,
             keys,
             reading,
@@ -47,6 +48,6 @@ def install(torch: types.ModuleType) -> None:
         return
     traceable.leave_alone(__name__)
     keys.fallback(following.follow)
-    for part in (sources, reading, repeated, assuming, counting):
+    for part in (sources, reading, repeated, assuming, counting, descending):
         part.install()
     keys.activate()

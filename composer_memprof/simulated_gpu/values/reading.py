@@ -64,8 +64,9 @@ def read_one(tensor: torch.Tensor) -> Any:
     if entry is not None and entry.values is not None:
         with host.computing():
             value = view_of(entry, tensor).item()
-        reads.note(what, lambda _: value, entry.sure)
-        given = repeated.answer(value, entry.sure, entry.below)
+        asked = _without_fault(value, entry.sure)
+        reads.note(what, lambda _: asked, entry.sure)
+        given = repeated.answer(asked, entry.sure, entry.below)
         if given is not value:
             with host.computing():
                 view_of(entry, tensor).fill_(given)
@@ -79,6 +80,14 @@ def read_one(tensor: torch.Tensor) -> Any:
     with host.computing():
         know(tensor, torch.tensor(value, dtype=tensor.dtype), GUESSED)
     return value
+
+
+def _without_fault(value: Any, sure: int) -> Any:
+    """A yes or no; a guessed one is that with which a check of the script finds no fault."""
+    if not isinstance(value, bool) or sure != GUESSED or reads.is_by_torch():
+        return value
+    use = reads.use()
+    return use.goes_on if use.is_checked and use.goes_on is not None else value
 
 
 def _decides(dtype: torch.dtype) -> str:

@@ -65,13 +65,17 @@ def place() -> tuple[str, str]:
 def use() -> Use:
     """What the script does with a value that its current line reads."""
     inner, caller = _frames()
-    key = (_line(inner), _line(caller or inner))
+    key = (
+        _line(inner),
+        _line(caller or inner),
+        -1 if inner is None else inner.f_lasti,
+    )  # a line may read several values
     if key not in _uses:
         _uses[key] = use_at(inner)
     return _uses[key]
 
 
-_uses: dict[tuple[str, str], Use] = {}
+_uses: dict[tuple[str, str, int], Use] = {}
 
 
 def _line(frame: Optional[types.FrameType]) -> str:
@@ -92,6 +96,24 @@ def _frames() -> tuple[Optional[types.FrameType], Optional[types.FrameType]]:
                 return inner, frame
         frame = frame.f_back  # type: ignore[assignment]
     return inner, None
+
+
+def is_by_torch() -> bool:
+    """Whether torch reads for itself, as its optimizers and distributions do: neither a loop of the script nor its checks."""
+    inner, _ = _frames()
+    frame = sys._getframe(1)
+    while frame is not None and frame is not inner:
+        if frame.f_code.co_filename.startswith(_for_itself()):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+@functools.cache
+def _for_itself() -> tuple[str, ...]:
+    import torch
+
+    return tuple(str(Path(torch.__file__).parent / name) + os.sep for name in ('amp', 'distributions', 'nn', 'optim'))
 
 
 def lines() -> list[str]:

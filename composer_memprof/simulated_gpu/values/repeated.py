@@ -30,7 +30,7 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
     Args:
         among: a whole number may be each one below this; 0 if nobody knows.
     """
-    if sure == REAL:
+    if sure == REAL or reads.is_by_torch():  # its loops end by themselves
         return value
     place = reads.place()
     count = _counts.get(place, 0)
@@ -39,7 +39,7 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
         return value
     use = reads.use()
     most = OF_A_LOOP if sure == GUESSED and use.ends_loop else OF_OTHERS
-    if count < most or not use.decides:
+    if count < most or not use.decides or (use.is_checked and isinstance(value, bool)):
         return value
     number = count - most
     if number + 1 == _how_many(value, among):

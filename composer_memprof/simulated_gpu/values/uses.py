@@ -53,11 +53,13 @@ class Use:
         ends_loop: a loop may end by it.
         goes_on: the answer with which the script does not leave the block that asks, as a check does that finds a fault;
             None if it leaves by neither.
+        is_checked: with the other answer it fails. Known where Python says which expression of a line runs.
     """
 
     decides: bool = False
     ends_loop: bool = False
     goes_on: Optional[bool] = None
+    is_checked: bool = False
 
 
 def use_at(frame: Optional[types.FrameType]) -> Use:
@@ -70,6 +72,7 @@ def use_at(frame: Optional[types.FrameType]) -> Use:
             found.decides = True
             break
         is_returned = _Search(module, found).follow(node)
+        found.is_checked &= _position(frame)[1] >= 0
         seen += 1
         if not is_returned or seen > _MOST:
             break
@@ -222,7 +225,7 @@ class _Search:
             self._use.decides = True
             self._if(node, is_positive)
         elif isinstance(node, ast.Assert):
-            self._use.goes_on = is_positive
+            self._use.goes_on, self._use.is_checked = is_positive, True
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._assigned(node.target)
         elif isinstance(node, ast.Match):
@@ -240,6 +243,7 @@ class _Search:
         leaving = [_only_leaves(body) for body in (node.body, node.orelse)]
         if leaving[0] != leaving[1]:
             self._use.goes_on = is_positive is leaving[1]
+            self._use.is_checked = isinstance((node.body if leaving[0] else node.orelse)[-1], ast.Raise)
         inside = [each for statement in (*node.body, *node.orelse) for each in ast.walk(statement)]
         function = self._module.function_of(node)
         above = list(self._module.above(node))
