@@ -3,7 +3,7 @@
 Everything that is compared runs in turn, round after round, so that a machine that slows down slows both; a ratio is
 the median over the rounds. Each line gives the figure, the ratio, and the goal. Each benchmark has a process of its own, in
 which none ran before it. With ``--check`` the figures of the README's table are measured and compared with it; the exit
-code is 1 if one is off by more than a tenth.
+code is 1 if one is off by more than a tenth, or misses its goal, also in a second, longer measurement.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -77,6 +77,10 @@ LONG: dict[str, Callable[[int, Report], None]] = {
 }
 
 
+#: Of a benchmark whose figure is off in a few.
+_MORE_ROUNDS = 9
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -90,18 +94,28 @@ def main() -> int:
     claimed = claims(README.read_text())
     rows = [row for row in ROWS if not options.names or row.benchmark in options.names]
     names = options.names or ([row.benchmark for row in ROWS] if options.check else list(BENCHMARKS))
-    figures: dict[str, Figure] = {}
-    for name in names:
-        print(f'\n{name}', flush=True)
-        figures |= _in_a_process(name, rounds)
+    figures = _measured(names, rounds)
     if not options.check:
         return 0
-    print("\nAgainst the README's table:")
     asked = {name: claimed[name] for row in rows for name in row.figures}
+    odd = {figure for figure in asked if not next(compare({figure: asked[figure]}, figures))[0]}
+    again = [row.benchmark for row in rows if odd.intersection(row.figures)]
+    if again and not options.rounds:
+        print(f'\nOnce more, {_MORE_ROUNDS} rounds of what is not as the README says')
+        figures |= _measured(again, _MORE_ROUNDS)
+    print("\nAgainst the README's table:")
     results = list(compare(asked, figures))
     for is_right, sentence in results:
         print(f'  {"  " if is_right else "! "}{sentence}')
     return 0 if all(is_right for is_right, _ in results) else 1
+
+
+def _measured(names: Iterable[str], rounds: int) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for name in names:
+        print(f'\n{name}', flush=True)
+        figures |= _in_a_process(name, rounds)
+    return figures
 
 
 def _in_a_process(name: str, rounds: int) -> dict[str, Figure]:
