@@ -12,7 +12,7 @@ import wrapt
 
 from composer_memprof import simulated_gpu
 from composer_memprof.messages import log_error
-from composer_memprof.simulated_gpu import composer_values, operators, ranks, stand_ins, values
+from composer_memprof.simulated_gpu import composer_values, not_compiled, operators, ranks, stand_ins, values
 from composer_memprof.simulated_gpu.ranks import own_launches
 from composer_memprof.simulated_gpu.this_process import AT_START_VARIABLE, figures
 
@@ -33,13 +33,8 @@ def prepare() -> None:
     wrapt.when_imported('torch')(_check_preloaded)
     follow = _follow_own_launches if ranks.simulated_ranks() is None else _stand_for_one_rank
     wrapt.when_imported('torch.distributed')(follow)
-    wrapt.when_imported('torch._dynamo.trace_rules')(_leave_alone)
-
-
-def _leave_alone(rules: types.ModuleType) -> None:
-    """A collective in a compiled function calls the process group, whose frames would be compiled there."""
-    for name in _NOT_COMPILED:
-        rules.add(f'{simulated_gpu.__name__}.{name}')
+    # a collective in a compiled function calls the process group
+    not_compiled.leave_alone(*(f'{simulated_gpu.__name__}.{name}' for name in _NOT_COMPILED))
 
 
 def _prepare_clocks(torch: types.ModuleType) -> None:

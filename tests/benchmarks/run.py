@@ -98,7 +98,7 @@ def main() -> int:
     if not options.check:
         return 0
     asked = {name: claimed[name] for row in rows for name in row.figures}
-    odd = {figure for figure in asked if not next(compare({figure: asked[figure]}, figures))[0]}
+    odd = {name for name, (is_right, _) in zip(asked, compare(asked, figures), strict=True) if not is_right}
     again = [row.benchmark for row in rows if odd.intersection(row.figures)]
     if again and not options.rounds:
         print(f'\nOnce more, {_MORE_ROUNDS} rounds of what is not as the README says')

@@ -19,11 +19,12 @@ from __future__ import annotations
 import types
 
 from composer_memprof.messages import log_error
+from composer_memprof.simulated_gpu import not_compiled
 
 
 def install(torch: types.ModuleType) -> None:
     """Follow values in this process, or say that this torch lacks what that needs. Called once torch is imported."""
-    from composer_memprof.simulated_gpu.values import runtime, traceable
+    from composer_memprof.simulated_gpu.values import runtime
 
     if not runtime.is_there():
         return
@@ -46,7 +47,7 @@ def install(torch: types.ModuleType) -> None:
     if not can_follow:
         runtime.assumed(f'values are zeros: torch {torch.__version__} lacks what following them needs')
         return
-    traceable.leave_alone(__name__)
+    not_compiled.leave_alone(__name__)
     keys.fallback(following.follow)
     for part in (sources, reading, repeated, assuming, counting, descending):
         part.install()

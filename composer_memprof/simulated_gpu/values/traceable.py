@@ -1,7 +1,6 @@
 """Functions that take the place of torch's own, and that ``torch.compile`` and TorchScript treat as if they were not there.
 
-All else that follows values is left alone by ``torch.compile``: its frames would be compiled when they run within those of
-a compiled model. Checked with torch 2.7.0.
+Checked with torch 2.7.0.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import wrapt
 
 
 def in_place_of(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,8 +25,3 @@ def in_place_of(original: Callable[..., Any], function: Callable[..., Any]) -> C
     if operator is not None:
         torch.jit._builtins._register_builtin(seen, operator)
     return seen
-
-
-def leave_alone(package: str) -> None:
-    """Let ``torch.compile`` compile no frame of the package."""
-    wrapt.when_imported('torch._dynamo.trace_rules')(lambda rules: rules.add(package))
