@@ -4,11 +4,12 @@ accuracy ARGS='logs CLONE FILE.csv'``.
 The logs are those of modded-nanogpt, which print what torch allocated and reserved at most, and begin with their source.
 CLONE is a clone of https://github.com/KellerJordan/modded-nanogpt, FILE.csv has a line for each log with the columns
 ``log`` (its path there), ``torch``, ``gpu``, ``gpus``, ``allocated_mib`` and ``reserved_mib``, as the log's last line and its
-``nvidia-smi`` have them. Only logs of the torch that is installed here are run.
+``nvidia-smi`` have them. Only logs of the torch that is installed here are run, and of its nightly builds, which can't be
+installed any longer.
 
 Of a source one thing is changed: the number of its steps, so that each stage of its schedule has a few. The number has the
 same rest by six, which is what decides whether gradients lie there where a stage of a third of the steps begins. Tokens
-are random, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
+are random, so is the vocabulary that a source asks ``tiktoken`` for, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,15 @@ _GPUS = {'NVIDIA H100 80GB HBM3': 'h100-80gb', 'NVIDIA H200': 'h200-141gb'}
 #: How close a figure is to be: allocated, reserved.
 _CLOSE = (0.001, 0.01)
 _HEADER, _MAGIC, _BEGIN = 256, 20240520, 50256
+#: In place of the package, which fetches its vocabulary: a random one.
+_TIKTOKEN = """
+import random, types
+def get_encoding(name):
+    choose, words = random.Random(0), {bytes([each]): each for each in range(256)}
+    while len(words) < 50256:
+        words.setdefault(bytes(choose.choices(range(97, 123), k=choose.randint(2, 9))), len(words))
+    return types.SimpleNamespace(_mergeable_ranks=words)
+"""
 _FILES = {'fineweb_train_000001': 30_000_000, 'fineweb_train_000002': 30_000_000, 'fineweb_val_000000': 60_000_000}
 
 Peaks = tuple[int, int]
@@ -58,11 +68,11 @@ def main(arguments: Sequence[str]) -> None:
             row for row in csv.DictReader(file) if not given.words or any(word in row['log'] for word in given.words)
         ]
     version = torch.__version__.partition('+')[0]
-    found = [row for row in rows if row['torch'].partition('+')[0] == version and row['gpu'] in _GPUS]
+    found = [row for row in rows if re.split(r'\.dev|\+', row['torch'])[0] == version and row['gpu'] in _GPUS]
     print(f'torch {version}: {len(found)} of {len(rows)} logs')
     print(
-        '| log | allocated MiB: simulated | real | error | reserved MiB: simulated | real | error |\n'
-        + 7 * '|---'
+        '| log | its torch | allocated MiB: simulated | real | error | reserved MiB: simulated | real | error |\n'
+        + 8 * '|---'
         + '|'
     )
     errors = []
@@ -73,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
             simulated = _simulated(given.clone, row, data)
             if simulated is not None:
                 errors.append(tuple(ours / theirs - 1 for ours, theirs in zip(simulated, real)))
-            print(_line(row['log'], simulated, real), flush=True)
+            print(_line(row, simulated, real), flush=True)
     for place, name in enumerate(('allocated', 'reserved')):
         close = sum(abs(each[place]) <= _CLOSE[place] for each in errors)
         print(f'{name}: {close} of {len(found)} within {_CLOSE[place]:.1%}')
@@ -125,6 +135,7 @@ def _simulated(clone: str, row: dict[str, str], data: str) -> Optional[Peaks]:
     with tempfile.TemporaryDirectory() as folder:
         for name, source in sources(log).items():
             (Path(folder) / name).write_text(shortened(source))
+        (Path(folder) / 'tiktoken.py').write_text(_TIKTOKEN)
         tools = Path(folder) / 'bin'
         tools.mkdir()
         (tools / 'nvidia-smi').write_text('#!/bin/sh\n')
@@ -156,8 +167,8 @@ def _simulated(clone: str, row: dict[str, str], data: str) -> Optional[Peaks]:
         return int(found[1]), int(found[2])
 
 
-def _line(log: str, simulated: Optional[Peaks], real: Peaks) -> str:
-    cells = [log.removeprefix('records/')]
+def _line(row: dict[str, str], simulated: Optional[Peaks], real: Peaks) -> str:
+    cells = [row['log'].removeprefix('records/'), row['torch']]
     for place in (0, 1):
         ours = simulated[place] if simulated else None
         cells += [
