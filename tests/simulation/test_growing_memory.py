@@ -70,8 +70,15 @@ def test_a_command_that_came_to_its_end_fits_though_it_kept_more_with_each_step(
         GROWING.format(keep='kept = [y.detach() for _ in range(min(step, 1))]').replace('40', '4')
     )
     assert result_of('--gpu', 't4', '--', 'python', 'once.py')['verdict'] == 'fits', 'it ends in the step that is timed'
-    whole = result_of('--gpu', 't4', '--steps', '0', '--', 'python', 'train.py')
-    assert (whole['verdict'], whole['steps_that_fit']) == ('fits', None)
+    Path('six.py').write_text(GROWING.format(keep=KEEPS).replace('40', '6'))
+    for command in (('--steps', '0', '--', 'python', 'train.py'), ('--', 'python', 'six.py')):
+        whole = result_of('--gpu', 't4', *command)
+        (process,) = whole['processes']
+        assert (whole['verdict'], whole['steps_that_fit']) == ('fits', None)
+        assert process['devices'][0]['allocated'] > process['steps'] * 256 * MIB, (
+            'what all of its steps keep is counted'
+        )
+    assert process['steps'] == 6, 'also those after the three that were asked for'
 
 
 def test_a_search_finds_what_fits_the_steps_that_were_run() -> None:

@@ -50,7 +50,7 @@ class ProcessObserver(StepObserver):
         self._ran_out: Optional[Moment] = None
         self._workers = WorkerMemory()
         self._milestones = Milestones()
-        self._ended_early = False
+        self._ended_early = self._saw_enough = False
         self._memory = MemoryOfSteps()
         self._place = _place()
         self._process = os.getpid()
@@ -111,6 +111,7 @@ class ProcessObserver(StepObserver):
         if self.is_timing or self._may_grow():
             return
         self._add_growth()
+        self._saw_enough = True
         end_workers()
         sys.exit(0)
 
@@ -123,6 +124,12 @@ class ProcessObserver(StepObserver):
         growth = self._memory.growth() if self._ended_early else 0
         if self._written is not None and self._written.growth != growth:
             self._written = dataclasses.replace(self._written, growth=growth)
+            self._written.write(self._asked.peaks)
+
+    def _add_rest(self) -> None:
+        """To the figures, of a script that grew and came to its own end: nothing grows after that."""
+        if self._written is not None and self._written.growth:
+            self._written = dataclasses.replace(self._written, growth=0, devices=device_peaks(), steps=self.steps)
             self._written.write(self._asked.peaks)
 
     def _add_time(self) -> None:
@@ -161,10 +168,14 @@ class ProcessObserver(StepObserver):
         if os.getpid() == self._process:
             self._workers.read()
             self._write()
+            if not self._ended_early or self._saw_enough:
+                return
+            if getattr(sys, 'last_value', None) is None:
+                self._add_rest()
+                return
             self._add_growth()
-            if self._ended_early and getattr(sys, 'last_value', None) is not None:  # after all that was asked for
-                sys.stdout.flush()
-                os._exit(0)
+            sys.stdout.flush()
+            os._exit(0)  # it failed after all that was asked for
 
     def _write(self) -> None:
         """Write the figures at once, and once more with the snapshot, which takes longer."""
