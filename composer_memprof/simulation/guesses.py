@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from composer_memprof.simulated_gpu.values.reads import BRANCH, LOOP, SHAPE, Read
+from composer_memprof.simulated_gpu.values.reads import BRANCH, ENDLESS, LOOP, SHAPE, Read
 
 #: Lines of sizes and branches in a verdict.
 _MOST_LINES = 6
 _GUESSED = 2
 #: Those that are named first change a figure most.
-_DECISIVE = (LOOP, SHAPE, BRANCH)
+_DECISIVE = (ENDLESS, LOOP, SHAPE, BRANCH)
 
 
 def guesses(reads: Iterable[Read]) -> list[str]:
@@ -22,7 +22,7 @@ def guesses(reads: Iterable[Read]) -> list[str]:
     """
     decisive = [read for read in reads if read.sure == _GUESSED and read.what in _DECISIVE]
     decisive.sort(key=lambda read: (_DECISIVE.index(read.what), -read.count))
-    ends = sum(read.what == LOOP for read in decisive)
+    ends = sum(read.what in (ENDLESS, LOOP) for read in decisive)
     shown = decisive[: ends + _MOST_LINES]
     lines = [f'Guessed: {_sentence(read)}' for read in shown]
     if len(decisive) > len(shown):
@@ -36,9 +36,21 @@ def _sentence(read: Read) -> str:
     times = '' if read.count == 1 else f', {read.count} times'
     if ' of ' in read.value:
         return f'{where} kept {read.value} elements{times}; --kept {place}=PART says which part'
+    if read.what == ENDLESS:
+        return f'{where} read {read.value}{times}, and its loop went on; how often it runs is not known'
     if read.what == LOOP:
         return f'{where} read {read.value}{times}, so that a loop could end; how often it runs is not known'
     return f'{where} read {read.value}{times}; a {read.what} may follow from it'
+
+
+def endless_loop(reads: Iterable[Read]) -> str:
+    """A clause that names the loop which no answer ended; ``''`` if each loop ended.
+
+    >>> endless_loop([Read('/home/me/train.py:41', '/home/me/train.py:41', 'endless', 'True after 50 others', 2)])
+    'no answer ends the loop at train.py:41, which waits for a value that is not known here'
+    """
+    found = next((_short(read.place) for read in reads if read.what == ENDLESS), '')
+    return found and f'no answer ends the loop at {found}, which waits for a value that is not known here'
 
 
 def _short(place: str) -> str:

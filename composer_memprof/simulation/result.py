@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.simulated_gpu.values.reads import Read
+from composer_memprof.simulation.guesses import endless_loop
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import (
@@ -131,13 +132,19 @@ class SimulationResult(SimulatedMachine):
 
     @property
     def ran_out(self) -> bool:
-        """Whether an allocation failed and the command did not go on after it."""
-        return any(process.out_of_memory or (process.shortages and self.failed) for process in self.processes)
+        """Whether an allocation failed and the command did not go on after it; but not in a loop that only a value ends."""
+        return not self._endless_loop and any(
+            process.out_of_memory or (process.shortages and self.failed) for process in self.processes
+        )
 
     @property
     def unseen(self) -> str:
         """Why the figures say nothing about the command, in a clause; ``''`` if they do, or memory ran out."""
-        return '' if self.ran_out else _how_it_ended(self) or _what_is_missing(self)
+        return '' if self.ran_out else self._endless_loop or _how_it_ended(self) or _what_is_missing(self)
+
+    @property
+    def _endless_loop(self) -> str:
+        return endless_loop(self.reads) if self.failed or self.timed_out else ''
 
     @property
     def verdict(self) -> str:

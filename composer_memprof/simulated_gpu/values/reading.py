@@ -6,7 +6,6 @@ the same line reads it. A count is 1, a yes or no is no.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -65,8 +64,7 @@ def read_one(tensor: torch.Tensor) -> Any:
         with host.computing():
             value = view_of(entry, tensor).item()
         asked = _without_fault(value, entry.sure)
-        reads.note(what, lambda _: asked, entry.sure)
-        given = repeated.answer(asked, entry.sure, entry.below)
+        given = reads.note(what, lambda _: repeated.answer(asked, entry.sure, entry.below), entry.sure)
         if given is not value:
             with host.computing():
                 view_of(entry, tensor).fill_(given)
@@ -76,7 +74,7 @@ def read_one(tensor: torch.Tensor) -> Any:
         return reads.note(what, lambda _: type(zero)(rule.below // 2 if rule.below else rule.value), entry.sure)
     if runtime.holds(tensor):
         return zero  # it is none: a kernel's count
-    value = repeated.answer(reads.note(what, functools.partial(guessed, tensor.dtype), GUESSED), GUESSED)
+    value = reads.note(what, lambda times: repeated.answer(guessed(tensor.dtype, times), GUESSED), GUESSED)
     with host.computing():
         know(tensor, torch.tensor(value, dtype=tensor.dtype), GUESSED)
     return value

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
-from composer_memprof.simulated_gpu.values.uses import Use, use_at
+from composer_memprof.simulated_gpu.values.script.uses import Use, use_at
 
 #: How the line of a read begins in the file of notes.
 LINE = 'read: '
@@ -24,6 +24,8 @@ _KEPT = 'kept: '
 NUMBER, BRANCH, SHAPE = 'number', 'branch', 'shape'
 #: The answer that ends a loop which no other answer has ended.
 LOOP = 'loop'
+#: The same of a loop that waits for it again in the same step.
+ENDLESS = 'endless'
 
 _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')})
@@ -39,7 +41,7 @@ class Read:
         place: the line that read, outside of torch, as ``file:line``.
         caller: the line of the script that led there, where the place is in a library.
         what: ``shape`` if the size of a tensor follows from it, ``branch`` for a yes or no and for a number by which the
-            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others.
+            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others, ``endless`` where it did not.
         value: the first one given, as text.
         sure: 0 if it is what the script's own values come to, 1 if it is what a working training has, 2 if it is a guess.
         count: how often.

@@ -6,7 +6,7 @@ long as it takes to have read all that it could: whatever the loop waits for is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -16,12 +16,20 @@ from composer_memprof.simulated_gpu.values.known import GUESSED, REAL
 #: Reads by which the source says that a loop ends; and by which something else is decided, or nobody knows what.
 OF_A_LOOP, OF_OTHERS = 50, 2000
 _SMALL, _LARGE, _MANY = 1e-30, 1e30, 1024
+#: An error that a solver accepts, and by which it makes its next step longer.
+_ACCEPTED = 1e-9
 _counts: dict[tuple[str, str], int] = {}
+_answered: set[tuple[str, str]] = set()
 
 
 def install() -> None:
     """Count anew after each step."""
-    register_optimizer_step_post_hook(lambda *_: _counts.clear())
+    register_optimizer_step_post_hook(_step_ends)
+
+
+def _step_ends(*_: Any) -> None:
+    _counts.clear()
+    _answered.clear()
 
 
 def answer(value: Any, sure: int, among: int = 0) -> Any:
@@ -35,6 +43,8 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
     place = reads.place()
     count = _counts.get(place, 0)
     _counts[place] = count + 1
+    if sure == GUESSED and count < OF_A_LOOP and reads.use().selects:
+        return _selecting(value, reads.use().goes_nearer, count)
     if count < OF_A_LOOP:
         return value
     use = reads.use()
@@ -46,8 +56,18 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
         del _counts[place]
     other = _other(value, among, number)
     if not number:
-        reads.note(reads.LOOP, lambda _: f'{other} after {most} others', GUESSED)
+        reads.note(
+            reads.ENDLESS if place in _answered else reads.LOOP, lambda _: f'{other} after {most} others', GUESSED
+        )
+        _answered.add(place)
     return other
+
+
+def _selecting(value: Any, goes_nearer: Optional[bool], count: int) -> Any:
+    """An answer with which the loop comes nearer to its end; where nobody knows which one does, each in turn."""
+    if isinstance(value, bool):
+        return count % 2 == 1 if goes_nearer is None else goes_nearer
+    return _ACCEPTED if isinstance(value, float) and goes_nearer is False else value
 
 
 def _how_many(value: Any, among: int) -> int:

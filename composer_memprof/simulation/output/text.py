@@ -139,7 +139,8 @@ def _process(process: ProcessPeaks, result: SimulationResult) -> Iterator[str]:
         )
     if process.out_of_memory:
         yield printable(process.out_of_memory.split('. ')[1]) + _when(process.ran_out)
-        yield _need(result)
+        if result.ran_out:
+            yield _need(result)
     elif process.shortages:
         yield f'Memory ran out {_times(process.shortages)}; {printable(result.subject)} caught the error'
     elif result.failed:

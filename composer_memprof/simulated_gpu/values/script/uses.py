@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
-import linecache
 import types
-from collections.abc import Iterator
-from typing import Optional, Union
+from typing import Optional
+
+from composer_memprof.simulated_gpu.values.script.parsed_source import (
+    Function,
+    SourceFile,
+    last_name,
+    position_of,
+    set_in,
+    source_of,
+)
 
 #: Calls that neither decide by a value nor give it back.
 _ONLY_TOLD = frozenset(
@@ -40,7 +46,6 @@ _ONLY_TOLD = frozenset(
 _KEEP = frozenset(['append', 'add', 'extend', 'insert', 'update', 'setdefault', 'appendleft', 'put'])
 #: Names and attributes that are followed for one read.
 _MOST = 200
-_Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 
 
@@ -54,132 +59,76 @@ class Use:
         goes_on: the answer with which the script does not leave the block that asks, as a check does that finds a fault;
             None if it leaves by neither.
         is_checked: with the other answer it fails. Known where Python says which expression of a line runs.
+        goes_nearer: the answer, yes or no, or a large or a small number, with which alone a branch changes what its loop ends
+            by, as where a solver accepts a step; None if no branch does.
+        leaves_loop: a loop ends by the value itself, and not only by what a branch selects.
     """
 
     decides: bool = False
     ends_loop: bool = False
     goes_on: Optional[bool] = None
     is_checked: bool = False
+    goes_nearer: Optional[bool] = None
+    leaves_loop: bool = False
+
+    @property
+    def selects(self) -> bool:
+        """Whether a loop goes on with either answer, one way or another, and ends by what follows."""
+        return self.goes_nearer is not None or (self.ends_loop and not self.leaves_loop)
 
 
 def use_at(frame: Optional[types.FrameType]) -> Use:
     """What follows from a value that the frame's current line reads; the frames that called it are looked at too."""
-    found, seen = Use(), 0
+    found, seen, is_selected = Use(), 0, False
     while frame is not None:
-        module = _module(frame.f_code.co_filename, _lines(frame))
-        node = None if module is None else module.node_at(*_position(frame))
+        module = source_of(frame)
+        node = None if module is None else module.node_at(*position_of(frame))
         if module is None or node is None:
             found.decides = True
             break
-        is_returned = _Search(module, found).follow(node)
-        found.is_checked &= _position(frame)[1] >= 0
+        returns = _Search(module, found).follow(_Place(node, is_selected=is_selected))
+        found.is_checked &= position_of(frame)[1] >= 0
         seen += 1
-        if not is_returned or seen > _MOST:
+        if not returns or seen > _MOST:
             break
+        is_selected = all(returns)
         frame = frame.f_back
     return found
 
 
-def _lines(frame: types.FrameType) -> tuple[str, ...]:
-    return tuple(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """An expression that depends on the value: whether it is true, or large, as the value is; whether a branch set it."""
 
-
-def _position(frame: types.FrameType) -> tuple[int, int, int, int]:
-    """Line and column where the expression on its way begins and ends; columns are -1 before Python 3.11."""
-    positions = getattr(frame.f_code, 'co_positions', None)
-    if positions is not None:
-        line, end_line, column, end_column = list(positions())[frame.f_lasti // 2]
-        if None not in (line, end_line, column, end_column):
-            return line, column, end_line, end_column
-    return frame.f_lineno, -1, frame.f_lineno, -1
-
-
-@functools.lru_cache(maxsize=64)
-def _module(file: str, lines: tuple[str, ...]) -> Optional[_Module]:
-    del file  # a part of the key
-    try:
-        return _Module(ast.parse(''.join(lines))) if lines else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-class _Module:
-    """The source of one file.
-
-    Attributes:
-        parents: of each node.
-    """
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self._names: dict[str, list[ast.Name]] = {}
-        self._attributes: dict[str, list[ast.Attribute]] = {}
-        self._functions: dict[str, list[_Function]] = {}
-        self._expressions: dict[int, list[ast.expr]] = {}
-        for node in ast.walk(tree):
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                self._names.setdefault(node.id, []).append(node)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                self._attributes.setdefault(node.attr, []).append(node)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self._functions.setdefault(node.name, []).append(node)
-            if isinstance(node, ast.expr):
-                self._expressions.setdefault(node.lineno, []).append(node)
-
-    def node_at(self, line: int, column: int, end_line: int, end_column: int) -> Optional[ast.expr]:
-        """The expression there; without columns, the largest one that begins in the line."""
-        found = self._expressions.get(line, [])
-        place = (column, end_line, end_column)
-        same = (each for each in found if (each.col_offset, each.end_lineno, each.end_col_offset) == place)
-        return next(same, max(found, key=lambda each: (each.end_lineno, each.end_col_offset), default=None))
-
-    def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes that contain it, the innermost first."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def function_of(self, node: ast.AST) -> Optional[ast.AST]:
-        return next(
-            (each for each in self.above(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))), None
-        )
-
-    def names(self, name: str, function: Optional[ast.AST]) -> list[ast.Name]:
-        """Where the name is read: within the function, if it is one of a function."""
-        found = self._names.get(name, [])
-        return found if function is None else [each for each in found if function in self.above(each)]
-
-    def attributes(self, name: str) -> list[ast.Attribute]:
-        return self._attributes.get(name, [])
-
-    def functions(self, name: str) -> list[_Function]:
-        return self._functions.get(name, [])
+    node: ast.expr
+    is_positive: bool = True
+    is_selected: bool = False
 
 
 class _Search:
     """Follows one value through one file, and notes in ``use`` what it decides."""
 
-    def __init__(self, module: _Module, use: Use) -> None:
+    def __init__(self, module: SourceFile, use: Use) -> None:
         self._module = module
         self._use = use
-        self._is_returned = False
+        self._is_selected = False
+        self._returns: list[bool] = []
         self._start: Optional[ast.AST] = None
-        self._left: list[tuple[ast.expr, bool]] = []
+        self._left: list[_Place] = []
         self._known: set[tuple[str, Optional[ast.AST]]] = set()
 
-    def follow(self, node: ast.expr) -> bool:
-        """Whether the function that reads returns the value."""
-        self._start = self._module.function_of(node)
-        self._left = [(node, True)]
+    def follow(self, place: _Place) -> list[bool]:
+        """For each ``return`` with which the value leaves the function that reads it, whether a branch selects what it is."""
+        self._start = self._module.function_of(place.node)
+        self._left = [place]
         while self._left and len(self._known) < _MOST:
-            self._climb(*self._left.pop())
-        return self._is_returned
+            self._climb(self._left.pop())
+        return self._returns
 
-    def _climb(self, node: ast.AST, is_positive: bool) -> None:
+    def _climb(self, place: _Place) -> None:
         """From an expression that depends on the value to the statement that it is in."""
+        node: ast.AST = place.node
+        is_positive, self._is_selected = place.is_positive, place.is_selected
         while isinstance(node, (ast.expr, ast.keyword, ast.Starred, ast.comprehension)):
             above = self._module.parents[node]
             if isinstance(above, (ast.JoinedStr, ast.FormattedValue, ast.Lambda)):
@@ -206,7 +155,7 @@ class _Search:
 
     def _called(self, call: ast.Call, argument: ast.AST) -> bool:
         """Whether what the call gives back depends on this argument."""
-        name = _last_name(call.func)
+        name = last_name(call.func)
         if name in _ONLY_TOLD:
             return False
         if name in ('range', 'arange', 'islice'):
@@ -221,10 +170,11 @@ class _Search:
     def _in_statement(self, node: ast.AST, is_positive: bool) -> None:
         if isinstance(node, ast.While):
             self._use.decides = self._use.ends_loop = True
+            self._use.leaves_loop |= not self._is_selected
         elif isinstance(node, ast.If):
             self._use.decides = True
             self._if(node, is_positive)
-        elif isinstance(node, ast.Assert):
+        elif isinstance(node, ast.Assert) and not self._is_selected:
             self._use.goes_on, self._use.is_checked = is_positive, True
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._assigned(node.target)
@@ -232,16 +182,17 @@ class _Search:
             self._use.decides = True
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                self._assigned(target)
+                self._assigned(target, is_positive)
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             self._assigned(node.target)
-        elif isinstance(node, ast.Return):
-            self._is_returned |= self._module.function_of(node) is self._start
+        elif isinstance(node, ast.Return) and self._module.function_of(node) is self._start:
+            self._returns.append(self._is_selected)
 
     def _if(self, node: ast.If, is_positive: bool) -> None:
         """A branch: it may leave its block, or set what a loop ends by."""
+        is_first, self._is_selected = not self._is_selected, True
         leaving = [_only_leaves(body) for body in (node.body, node.orelse)]
-        if leaving[0] != leaving[1]:
+        if is_first and leaving[0] != leaving[1]:
             self._use.goes_on = is_positive is leaving[1]
             self._use.is_checked = isinstance((node.body if leaving[0] else node.orelse)[-1], ast.Raise)
         inside = [each for statement in (*node.body, *node.orelse) for each in ast.walk(statement)]
@@ -252,31 +203,58 @@ class _Search:
         if any(isinstance(each, _LOOPS) for each in above) and any(
             isinstance(each, (ast.Break, ast.Return)) for each in inside
         ):
-            self._use.ends_loop = True
+            self._use.ends_loop = self._use.leaves_loop = True
+        loop = next((each for each in above if isinstance(each, ast.While)), None)
+        if is_first and loop is not None:
+            ways = _ways(node, above[0])
+            ends_by = _read_in(loop.test)
+            self._use.leaves_loop |= any(_flags_in(way) & ends_by for way in ways)
+            changes = [bool((set_in(way) - _flags_in(way)) & ends_by) for way in ways]
+            if changes[0] != changes[1]:
+                self._use.goes_nearer = is_positive is changes[0]
         for each in inside:
             if isinstance(each, (ast.Assign, ast.AugAssign)):
                 for target in getattr(each, 'targets', None) or [each.target]:  # type: ignore[union-attr]
                     self._assigned(target)
             elif isinstance(each, ast.Return) and function is self._start:
-                self._is_returned = True
+                self._returns.append(False)  # as in `if loss < 1: return True`
 
-    def _assigned(self, target: ast.AST) -> None:
+    def _assigned(self, target: ast.AST, is_positive: bool = True) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             for each in target.elts:
                 self._assigned(each)
         elif isinstance(target, (ast.Subscript, ast.Starred)):
             self._assigned(target.value)
         elif isinstance(target, ast.Attribute):
-            if ('.' + target.attr, None) not in self._known:
-                self._known.add(('.' + target.attr, None))
-                self._left.extend((each, True) for each in self._module.attributes(target.attr))
+            self._depends('.' + target.attr, None, is_positive)
         elif isinstance(target, ast.Name):
-            self._depends(target.id, self._module.function_of(target))
+            self._depends(target.id, self._module.function_of(target), is_positive)
 
-    def _depends(self, name: str, function: Optional[ast.AST]) -> None:
+    def _depends(self, name: str, function: Optional[ast.AST], is_positive: bool = True) -> None:
+        """Follow a name of a function, or an attribute, whose name begins with a dot."""
         if (name, function) not in self._known:
             self._known.add((name, function))
-            self._left.extend((each, True) for each in self._module.names(name, function))
+            found = self._module.attributes(name[1:]) if name[0] == '.' else self._module.names(name, function)
+            self._left.extend(_Place(each, is_positive, self._is_selected) for each in found)
+
+
+def _ways(branch: ast.If, above: ast.AST) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements of a loop that run with either answer only: after a ``continue`` the rest of the block belongs to one."""
+    block = next((each for _, each in ast.iter_fields(above) if isinstance(each, list) and branch in each), [])
+    rest = block[block.index(branch) + 1 :] if block else []
+    ways = branch.body, branch.orelse
+    skips = [bool(way) and isinstance(way[-1], ast.Continue) for way in ways]
+    return ways[0] + (rest if skips[1] else []), ways[1] + (rest if skips[0] else [])
+
+
+def _flags_in(body: list[ast.stmt]) -> set[str]:
+    """Those that the statements set to a constant, as where a search has converged."""
+    inside = (each for statement in body for each in ast.walk(statement))
+    return set_in([each for each in inside if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)])
+
+
+def _read_in(test: ast.expr) -> set[str]:
+    return {last_name(each) for each in ast.walk(test) if isinstance(each, (ast.Name, ast.Attribute))}
 
 
 def _is_true_for_less(above: ast.AST, node: ast.AST) -> bool:
@@ -302,13 +280,7 @@ def _only_leaves(body: list[ast.stmt]) -> bool:
     )
 
 
-def _last_name(function: ast.expr) -> str:
-    return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ''
-    )
-
-
-def _parameters(function: _Function, call: ast.Call, argument: ast.AST) -> list[str]:
+def _parameters(function: Function, call: ast.Call, argument: ast.AST) -> list[str]:
     """The parameters that may get this argument of the call."""
     if isinstance(argument, ast.keyword):
         return [argument.arg] if argument.arg else []
