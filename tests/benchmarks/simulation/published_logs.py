@@ -7,6 +7,10 @@ CLONE is a clone of https://github.com/KellerJordan/modded-nanogpt, FILE.csv has
 ``nvidia-smi`` have them. Only logs of the torch that is installed here are run, and of its nightly builds, which can't be
 installed any longer.
 
+Runs of one source differ: by when garbage is collected, and by how far ranks are apart. So a figure stands beside the range of
+all the logs in the same folder that begin with the same source, too, and the last line says how close real runs are to each
+other.
+
 Of a source one thing is changed: the number of its steps, so that each stage of its schedule has a few. The number has the
 same rest by six, which is what decides whether gradients lie there where a stage of a third of the steps begins. Tokens
 are random, so is the vocabulary that a source asks ``tiktoken`` for, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import os
 import re
 import subprocess
@@ -49,7 +54,10 @@ def get_encoding(name):
 """
 _FILES = {'fineweb_train_000001': 30_000_000, 'fineweb_train_000002': 30_000_000, 'fineweb_val_000000': 60_000_000}
 
+#: MiB allocated and reserved.
 Peaks = tuple[int, int]
+#: Simulated, of the log, of all runs of its source.
+Compared = tuple[Optional[Peaks], Peaks, list[Peaks]]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -70,23 +78,55 @@ def main(arguments: Sequence[str]) -> None:
     version = torch.__version__.partition('+')[0]
     found = [row for row in rows if re.split(r'\.dev|\+', row['torch'])[0] == version and row['gpu'] in _GPUS]
     print(f'torch {version}: {len(found)} of {len(rows)} logs')
-    print(
-        '| log | its torch | allocated MiB: simulated | real | error | reserved MiB: simulated | real | error |\n'
-        + 8 * '|---'
-        + '|'
-    )
-    errors = []
+    columns = [f'{name} MiB: simulated | real | error | runs of its source' for name in ('allocated', 'reserved')]
+    print(f'| log | its torch | {" | ".join(columns)} |\n{10 * "|---"}|')
+    compared = []
     with tempfile.TemporaryDirectory() as data:
         make_data(Path(data))
         for row in found:
-            real = int(row['allocated_mib']), int(row['reserved_mib'])
+            runs = _runs_of_same_source(given.clone, row['log'])
             simulated = _simulated(given.clone, row, data)
-            if simulated is not None:
-                errors.append(tuple(ours / theirs - 1 for ours, theirs in zip(simulated, real)))
-            print(_line(row, simulated, real), flush=True)
+            compared.append((simulated, (int(row['allocated_mib']), int(row['reserved_mib'])), runs))
+            print(_line(row, *compared[-1]), flush=True)
     for place, name in enumerate(('allocated', 'reserved')):
-        close = sum(abs(each[place]) <= _CLOSE[place] for each in errors)
-        print(f'{name}: {close} of {len(found)} within {_CLOSE[place]:.1%}')
+        print(_summary(place, name, compared))
+
+
+def _summary(place: int, name: str, compared: list[Compared]) -> str:
+    most = _CLOSE[place]
+    to_log = to_range = 0
+    shares = []
+    for simulated, real, runs in compared:
+        values = [run[place] for run in runs]
+        if simulated is not None:
+            to_log += _are_close(simulated[place], real[place], most)
+            to_range += min(values) * (1 - most) <= simulated[place] <= max(values) * (1 + most)
+        pairs = list(itertools.combinations(values, 2))
+        if pairs:
+            shares.append(sum(_are_close(*pair, most) for pair in pairs) / len(pairs))
+    between = f', two real runs of one source in {sum(shares) / len(shares):.0%}' if shares else ''
+    return (
+        f'{name}: of {len(compared)}, {to_log} within {most:.1%} of the log, {to_range} within {most:.1%} of the runs of its '
+        f'source{between}'
+    )
+
+
+def _are_close(one: int, other: int, most: float) -> bool:
+    return abs(one / other - 1) <= most
+
+
+def _git(clone: str, *arguments: str) -> str:
+    return subprocess.run(['git', '-C', clone, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def _runs_of_same_source(clone: str, log: str) -> list[Peaks]:
+    """The peaks of all runs of the same source, the log's own among them."""
+    folder = os.path.dirname(log)
+    beside = _git(clone, 'ls-tree', '--name-only', f'HEAD:{folder}').splitlines()
+    texts = [_git(clone, 'show', f'HEAD:{folder}/{name}') for name in beside if name.endswith(('.txt', '.log'))]
+    source = _git(clone, 'show', f'HEAD:{log}').partition(_END)[0]
+    found = (_PEAK.findall(text) for text in texts if text.partition(_END)[0] == source)
+    return [(int(each[-1][0]), int(each[-1][1])) for each in found if each]
 
 
 def sources(log: str) -> dict[str, str]:
@@ -130,8 +170,7 @@ def make_data(folder: Path) -> None:
 
 
 def _simulated(clone: str, row: dict[str, str], data: str) -> Optional[Peaks]:
-    show = ['git', '-C', clone, 'show', f'HEAD:{row["log"]}']
-    log = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    log = _git(clone, 'show', f'HEAD:{row["log"]}')
     with tempfile.TemporaryDirectory() as folder:
         for name, source in sources(log).items():
             (Path(folder) / name).write_text(shortened(source))
@@ -167,14 +206,15 @@ def _simulated(clone: str, row: dict[str, str], data: str) -> Optional[Peaks]:
         return int(found[1]), int(found[2])
 
 
-def _line(row: dict[str, str], simulated: Optional[Peaks], real: Peaks) -> str:
+def _line(row: dict[str, str], simulated: Optional[Peaks], real: Peaks, runs: list[Peaks]) -> str:
     cells = [row['log'].removeprefix('records/'), row['torch']]
     for place in (0, 1):
-        ours = simulated[place] if simulated else None
+        values = [run[place] for run in runs]
         cells += [
-            f'{ours:,}' if ours else 'does not run',
+            f'{simulated[place]:,}' if simulated else 'does not run',
             f'{real[place]:,}',
-            f'{ours / real[place] - 1:+.2%}' if ours else '',
+            f'{simulated[place] / real[place] - 1:+.2%}' if simulated else '',
+            f'{min(values):,} to {max(values):,} ({len(values)})',
         ]
     return f'| {" | ".join(cells)} |'
 
