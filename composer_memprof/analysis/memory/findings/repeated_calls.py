@@ -74,7 +74,8 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
     kept = kept[np.argsort(blocks.start[kept], kind='stable')]
     size, stack_of = blocks.size[kept], blocks.stack[kept]
     # Below, the index of a block is its place in the order of time.
-    inside: defaultdict[tuple[Frame, ...], list[_Group]] = defaultdict(list)
+    codes: dict[Frame, int] = {}  # numbers are hashed faster
+    inside: defaultdict[tuple[int, ...], list[_Group]] = defaultdict(list)
     for stack in np.unique(stack_of[stack_of > 0]).tolist():
         # The C++ frames between the same Python frames may differ.
         frames = tuple(frame for frame in snapshot.stacks[stack] if frame.filename.endswith('.py'))
@@ -83,12 +84,16 @@ def repeated_call(snapshot: Snapshot, attribution: Attribution, live: np.ndarray
         trainer = next(
             (place for place, frame in enumerate(frames) if in_package(frame.filename).startswith(_TRAINERS)), None
         )
+        context = tuple(codes.setdefault(frame, len(codes)) for frame in frames)
         for place, frame in enumerate(frames[:trainer]):
             if place and (is_of_model(frame.filename) or in_package(frame.filename) == _LOOPS):
-                inside[frames[place:]].append(same)
+                inside[context[place:]].append(same)
+    frame_of = list(codes)
     modules = attribution.module[kept]
     found = [
-        (len(context), _call(context, groups, size, modules, attribution.modules)) for context, groups in inside.items()
+        (len(context), _call([frame_of[code] for code in context], groups, size, modules, attribution.modules))
+        for context, groups in inside.items()
+        if len(groups) > 1  # what one stack allocates is all that its call leaves: checkpointing it frees nothing
     ]
     calls = [(depth, call) for depth, call in found if call is not None]
     if not calls:
@@ -107,7 +112,7 @@ def _same_layers(call: RepeatedCall, other: RepeatedCall) -> bool:
 
 
 def _call(
-    context: tuple[Frame, ...], groups: list[_Group], size: np.ndarray, modules: np.ndarray, names: Sequence[str]
+    context: Sequence[Frame], groups: list[_Group], size: np.ndarray, modules: np.ndarray, names: Sequence[str]
 ) -> Optional[RepeatedCall]:
     """The call in ``context`` that allocated ``groups``; None if it is not repeated, or checkpointing it would free nothing.
 
@@ -139,7 +144,7 @@ def _call(
     return RepeatedCall(_shown(context), _layers(inside, len(begins)), len(begins), total, kept, largest)
 
 
-def _shown(context: tuple[Frame, ...]) -> list[Frame]:
+def _shown(context: Sequence[Frame]) -> list[Frame]:
     return next(([frame] for frame in context if is_of_model(frame.filename)), [context[0]])
 
 
