@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from composer_memprof.simulated_gpu.values.reads import BRANCH, ENDLESS, LOOP, SHAPE, Read
+from composer_memprof.simulated_gpu.values.reads import BRANCH, END, ENDLESS, LOOP, SHAPE, Read
 
 #: Lines of sizes and branches in a verdict.
 _MOST_LINES = 6
@@ -51,6 +51,11 @@ def endless_loop(reads: Iterable[Read]) -> str:
     """
     found = next((_short(read.place) for read in reads if read.what == ENDLESS), '')
     return found and f'no answer ends the loop at {found}, which waits for a value that is not known here'
+
+
+def guess_before_end(reads: Iterable[Read]) -> str:
+    """Where a guess was read after the last step by which a loop may have ended; ``''`` if there was none."""
+    return next((_short(read.place) for read in reads if read.what == END), '')
 
 
 def _short(place: str) -> str:

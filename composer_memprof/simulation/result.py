@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from composer_memprof.messages import count_of, human_bytes
 from composer_memprof.simulated_gpu.values.reads import Read
-from composer_memprof.simulation.guesses import endless_loop
+from composer_memprof.simulation.guesses import endless_loop, guess_before_end
 from composer_memprof.simulation.peaks import ProcessPeaks
 from composer_memprof.simulation.step_time import StepTime
 from composer_memprof.simulation.verdict import (
@@ -229,6 +229,10 @@ def _what_is_missing(result: SimulationResult) -> str:
         return f'{result.subject} was ended before its own end'
     if result.timed_out and result.steps < result.steps_asked:
         return f'{result.subject} was ended after {result.steps} of {count_of(result.steps_asked, "optimizer step")}'
+    guess = '' if result.whole else guess_before_end(result.reads)
+    if guess and result.steps < result.steps_asked:
+        made = f'{result.steps} of {count_of(result.steps_asked, "optimizer step")}'
+        return f'{result.subject} ended after {made}, perhaps by what was guessed at {guess}'
     if result.with_evaluation:
         missing = [
             name

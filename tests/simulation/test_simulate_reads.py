@@ -175,3 +175,60 @@ def test_what_is_asked_of_a_mask_agrees_with_what_it_keeps() -> None:
     assert simulate('--kept', '0.25', '--', 'python', 'train.py').stdout.splitlines()[:3] == ['256 256'] * 3
     none = result_of('--kept', '0', '--', 'python', 'train.py')
     assert (none['exit_code'], none['verdict']) == (0, 'not seen'), 'no step: each batch is left out'
+
+
+ENDS = """
+import sys, torch
+f = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(f.parameters())
+loss = torch.tensor(100.0)
+{loop}
+    loss = f(torch.randn(64, 256, device='cuda')).square().mean()
+    loss.backward()
+    optimizer.step()
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ('loop', 'end'),
+    [
+        ('for _ in range(100):', 'if loss.item() < 2:\n        break'),
+        ('while loss > 1:', 'loss = loss.item()'),
+        ('for _ in range(100):', 'if not loss.item() >= 2: raise SystemExit'),
+        ('for _ in range(100):', 'if loss.item() < 2: sys.exit()'),
+    ],
+)
+def test_a_script_that_a_guess_may_have_ended_before_the_steps_asked_for_is_not_seen(loop: str, end: str) -> None:
+    Path('train.py').write_text(ENDS.format(loop=loop, end=end))
+    found = result_of('--', 'python', 'train.py')
+    assert (found['verdict'], found['fits'], found['code']) == ('not seen', None, 2)
+    assert (
+        found['reason'] == 'the command ended after 1 of 3 optimizer steps, perhaps by what was guessed at train.py:10'
+    )
+    assert result_of('--steps', '1', '--', 'python', 'train.py')['fits']
+
+
+def test_a_script_of_fewer_steps_than_asked_for_fits() -> None:
+    Path('train.py').write_text(ENDS.format(loop='for _ in range(2):', end='print(loss.item() < 2)'))
+    assert result_of('--', 'python', 'train.py')['fits']
+
+
+BEAM = """
+import torch
+f = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(f.parameters())
+for _ in range(4):
+    tokens, score = [1], 0.0
+    while tokens[-1] != 7 and len(tokens) < 200 and score > -1e9:
+        values, places = f(torch.randn(1, 256, device='cuda')).topk(4)
+        score, token = max(zip(values[0].tolist(), places[0].tolist()))
+        tokens.append(token)
+    f(torch.randn(64, 256, device='cuda')).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_two_reads_of_one_line_are_counted_apart() -> None:
+    Path('train.py').write_text(BEAM)
+    assert result_of('--', 'python', 'train.py')['verdict'] == 'fits'

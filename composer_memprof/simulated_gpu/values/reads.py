@@ -26,6 +26,8 @@ NUMBER, BRANCH, SHAPE = 'number', 'branch', 'shape'
 LOOP = 'loop'
 #: The same of a loop that waits for it again in the same step.
 ENDLESS = 'endless'
+#: A guess that may have ended a loop, after which the script made no further step.
+END = 'end'
 
 _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')})
@@ -41,7 +43,8 @@ class Read:
         place: the line that read, outside of torch, as ``file:line``.
         caller: the line of the script that led there, where the place is in a library.
         what: ``shape`` if the size of a tensor follows from it, ``branch`` for a yes or no and for a number by which the
-            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others, ``endless`` where it did not.
+            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others, ``endless`` where it did not, ``end``
+            for a guess after which the script came to its end.
         value: the first one given, as text.
         sure: 0 if it is what the script's own values come to, 1 if it is what a working training has, 2 if it is a guess.
         count: how often.
@@ -64,20 +67,28 @@ def place() -> tuple[str, str]:
     return _line(inner), _line(caller or inner)
 
 
+Spot = tuple[str, str, int]
+
+
+def spot() -> Spot:
+    """The place, and which of its reads this is: a line may read several values."""
+    return _spot(*_frames())
+
+
+def _spot(inner: Optional[types.FrameType], caller: Optional[types.FrameType]) -> Spot:
+    return _line(inner), _line(caller or inner), -1 if inner is None else inner.f_lasti
+
+
 def use() -> Use:
     """What the script does with a value that its current line reads."""
     inner, caller = _frames()
-    key = (
-        _line(inner),
-        _line(caller or inner),
-        -1 if inner is None else inner.f_lasti,
-    )  # a line may read several values
+    key = _spot(inner, caller)
     if key not in _uses:
         _uses[key] = use_at(inner)
     return _uses[key]
 
 
-_uses: dict[tuple[str, str, int], Use] = {}
+_uses: dict[Spot, Use] = {}
 
 
 def _line(frame: Optional[types.FrameType]) -> str:
@@ -155,6 +166,11 @@ def note(what: str, value: Callable[[int], Any], sure: int) -> Any:
     _reads[key] = Read(inner, caller, what, _short(given), sure)
     _write(_reads[key])
     return given
+
+
+def note_at(where: tuple[str, str], what: str, value: Any, sure: int) -> None:
+    """Note a read of before, with its place."""
+    _write(Read(*where, what, _short(value), sure))
 
 
 @functools.cache

@@ -6,9 +6,11 @@ long as it takes to have read all that it could: whatever the loop waits for is 
 
 from __future__ import annotations
 
+import atexit
+import sys
 from typing import Any, Optional
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from composer_memprof.simulated_gpu.values import reads
 from composer_memprof.simulated_gpu.values.known import GUESSED, REAL
@@ -18,18 +20,30 @@ OF_A_LOOP, OF_OTHERS = 50, 2000
 _SMALL, _LARGE, _MANY = 1e-30, 1e30, 1024
 #: An error that a solver accepts, and by which it makes its next step longer.
 _ACCEPTED = 1e-9
-_counts: dict[tuple[str, str], int] = {}
-_answered: set[tuple[str, str]] = set()
+_counts: dict[reads.Spot, int] = {}
+_answered: set[reads.Spot] = set()
+#: Since the last step, the places that read a guess by which a loop may have ended.
+_ends: dict[tuple[str, str], Any] = {}
 
 
 def install() -> None:
     """Count anew after each step."""
+    register_optimizer_step_pre_hook(lambda *_: _ends.clear())
     register_optimizer_step_post_hook(_step_ends)
+    atexit.register(_note_ends)
 
 
 def _step_ends(*_: Any) -> None:
     _counts.clear()
     _answered.clear()
+    _ends.clear()
+
+
+def _note_ends() -> None:
+    if getattr(sys, 'last_value', None) is not None:
+        return  # an error ended the script
+    for place, value in _ends.items():
+        reads.note_at(place, reads.END, value, GUESSED)
 
 
 def answer(value: Any, sure: int, among: int = 0) -> Any:
@@ -40,26 +54,28 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
     """
     if sure == REAL or reads.is_by_torch():  # its loops end by themselves
         return value
-    place = reads.place()
-    count = _counts.get(place, 0)
-    _counts[place] = count + 1
-    if sure == GUESSED and count < OF_A_LOOP and reads.use().selects:
-        return _selecting(value, reads.use().goes_nearer, count)
-    if count < OF_A_LOOP:
+    spot = reads.spot()
+    count = _counts.get(spot, 0)
+    _counts[spot] = count + 1
+    if sure != GUESSED and count < OF_A_LOOP:
         return value
     use = reads.use()
+    if sure == GUESSED and use.leaves_loop:
+        _ends[spot[:2]] = value
+    if count < OF_A_LOOP:
+        return _selecting(value, use.goes_nearer, count) if use.selects else value
     most = OF_A_LOOP if sure == GUESSED and use.ends_loop else OF_OTHERS
     if count < most or not use.decides or (use.is_checked and isinstance(value, bool)):
         return value
     number = count - most
     if number + 1 == _how_many(value, among):
-        del _counts[place]
+        del _counts[spot]
     other = _other(value, among, number)
     if not number:
         reads.note(
-            reads.ENDLESS if place in _answered else reads.LOOP, lambda _: f'{other} after {most} others', GUESSED
+            reads.ENDLESS if spot in _answered else reads.LOOP, lambda _: f'{other} after {most} others', GUESSED
         )
-        _answered.add(place)
+        _answered.add(spot)
     return other
 
 

@@ -201,7 +201,7 @@ class _Search:
         if function is not None:
             above = above[: above.index(function)]
         if any(isinstance(each, _LOOPS) for each in above) and any(
-            isinstance(each, (ast.Break, ast.Return)) for each in inside
+            isinstance(each, (ast.Break, ast.Return, ast.Raise)) or _exits(each) for each in inside
         ):
             self._use.ends_loop = self._use.leaves_loop = True
         loop = next((each for each in above if isinstance(each, ast.While)), None)
@@ -265,6 +265,10 @@ def _is_true_for_less(above: ast.AST, node: ast.AST) -> bool:
     if isinstance(operator, ast.Eq):
         return isinstance(other, ast.Constant) and not other.value
     return isinstance(operator, (ast.Lt, ast.LtE) if node is above.left else (ast.Gt, ast.GtE))
+
+
+def _exits(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in ('exit', '_exit', 'quit')
 
 
 def _only_leaves(body: list[ast.stmt]) -> bool:
