@@ -6,6 +6,7 @@ The millions of dicts that the pickle holds are checked, turned into columns and
 from __future__ import annotations
 
 from collections import Counter
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Union
 
@@ -156,10 +157,14 @@ def _of_known_action(trace: list[dict[str, Any]], ignored: Counter[str]) -> tupl
     Events of other actions, which a newer torch may write, are counted by name.
     """
     actions = values_of(trace, 'action')
-    if not set(map(type, actions)) <= {str}:
+    try:
+        distinct = set(actions)
+    except TypeError:  # a container
+        distinct = {None}
+    if not set(map(type, distinct)) <= {str}:
         wrong = next(name for name in actions if type(name) is not str)
         raise SnapshotError(f'the action of an event must be text, not {shown(wrong)}')
-    unknown = set(actions) - _CODES.keys()
+    unknown = distinct - _CODES.keys()
     if not unknown:
         return trace, actions
     ignored.update(shown(name) for name in actions if name in unknown and name != _MARK)
@@ -180,8 +185,15 @@ def _events(
         'size': sizes(values_of(trace, 'size', 0), 'size'),
         'time_us': whole_numbers(values_of(trace, 'time_us', -1), 'time_us', smallest=-1),
         'stack': stacks.indices(values_of(trace, 'frames', _NO_FRAMES)),
-        'module': modules.indices([event.get('module') for event in trace]),
+        'module': _own_modules(trace, modules),
     }
+
+
+def _own_modules(trace: list[dict[str, Any]], modules: Names) -> np.ndarray:
+    """The module that each event names, as no event of torch does."""
+    if not any(map(dict.__contains__, trace, repeat('module'))):
+        return np.zeros(len(trace), np.int32)
+    return modules.indices([event.get('module') for event in trace])
 
 
 def _segments(rows: list[dict[str, Any]], stacks: StackIndex) -> tuple[Blocks, Segments]:

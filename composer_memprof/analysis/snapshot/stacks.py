@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from composer_memprof.analysis.snapshot.model import Frame, Stack
+from composer_memprof.analysis.snapshot.ordering import stable_order
 from composer_memprof.analysis.snapshot.safe_pickle import SnapshotError
 from composer_memprof.analysis.snapshot.untrusted import texts, whole
 
@@ -43,11 +44,15 @@ class StackIndex:
         """The number of each list of frames, int32."""
         if not set(map(type, lists)) <= {list}:
             raise SnapshotError('a stack must be a list of frames')
-        keys = list(map(id, lists))
-        index: dict[int, Any] = dict(zip(keys, lists))
-        for key, frames in index.items():
-            index[key] = self._index(frames)
-        return np.fromiter(map(index.__getitem__, keys), np.int32, len(lists))
+        keys = np.fromiter(map(id, lists), np.uint64, len(lists))
+        order = stable_order(keys)
+        is_first = np.diff(keys[order], prepend=np.uint64(0)) != 0
+        firsts = order[is_first]  # of each list, the first place
+        found = np.zeros(len(lists), np.int32)
+        for place in np.sort(firsts).tolist():
+            found[place] = self._index(lists[place])
+        found[order] = found[firsts][np.cumsum(is_first) - 1]
+        return found
 
     def _index(self, frames: list[Any]) -> int:
         if not frames:

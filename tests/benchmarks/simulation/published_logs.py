@@ -11,8 +11,9 @@ Runs of one source differ: by when garbage is collected, and by how far ranks ar
 all the logs in the same folder that begin with the same source, too, and the last line says how close real runs are to each
 other.
 
-Of a source one thing is changed: the number of its steps, so that each stage of its schedule has a few. The number has the
-same rest by six, which is what decides whether gradients lie there where a stage of a third of the steps begins. Tokens
+Of a source one thing is changed: the number of its steps, so that each stage of its schedule has a few, with evaluations
+between. The number has the same rest by six, which is what decides whether gradients lie there where a stage of a third of the
+steps begins, and evaluations come after an even number where they do. Tokens
 are random, so is the vocabulary that a source asks ``tiktoken`` for, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
 """
 
@@ -37,7 +38,7 @@ import torch
 _END = f'\n{"=" * 100}\n'
 _FILE = re.compile(r'\n+-{40}\n# (\S+\.py)\n-{40}\n+')
 #: Numbers of steps: the fewest that visit all that the schedule has, and the period with which parities repeat.
-_STEPS = {'num_scheduled_iterations': (16, 6), 'num_extension_iterations': (2, 2)}
+_STEPS = {'num_scheduled_iterations': (16, 6), 'num_extension_iterations': (2, 2), 'val_loss_every': (4, 2)}
 _PEAK = re.compile(r'peak memory allocated: (\d+) MiB reserved: (\d+) MiB')
 _GPUS = {'NVIDIA H100 80GB HBM3': 'h100-80gb', 'NVIDIA H200': 'h200-141gb'}
 #: How close a figure is to be: allocated, reserved.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from composer_memprof.analysis.snapshot.model import ALLOC, FREE_COMPLETED, FREE_REQUESTED, DeviceHistory
+from composer_memprof.analysis.snapshot.ordering import stable_order
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def lifetimes(history: DeviceHistory) -> Lifetimes:
     """
     count = len(history.action)
     chosen = np.flatnonzero(history.action <= FREE_COMPLETED)
-    order = chosen[np.argsort(history.address[chosen], kind='stable')]
+    order = chosen[stable_order(history.address[chosen])]
     action, address = history.action[order], history.address[order]
     other_address = np.ones(len(order), dtype=bool)
     other_address[1:] = address[1:] != address[:-1]
