@@ -104,6 +104,19 @@ class KeepsOutputs(GPT):
         return super().loss(outputs, batch)
 
 
+class KeepsMuch(GPT):
+    """Keeps so many times 8 MiB of each batch that memory runs out within a few."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+        self.times = times
+
+    def loss(self, outputs: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        self.seen.append(outputs.detach().float().repeat(1, 1, self.times))
+        return super().loss(outputs, batch)
+
+
 class LossInForward(GPT):
     """Computes the loss in forward, of shifted copies of the logits, as models of transformers do."""
 
@@ -289,6 +302,8 @@ RUNS: dict[str, Callable[[], None]] = {
     'one long sequence': lambda: trains(lambda: GPT(layers=12), size=16, data=Tokens(192, 1024, longest=100)),
     'fragmentation': lambda: trains(Fragments),
     'a leak until memory runs out': lambda: trains(KeepsOutputs, batches=60),
+    'a leak of a few batches': lambda: trains(lambda: KeepsMuch(367)),
+    'a leak of two batches': lambda: trains(lambda: KeepsMuch(721)),
     'one large tensor': lambda: trains(AsksForMuch),
     'outputs of an evaluation': lambda: trains(
         lambda: GPT(vocabulary=16_000),
@@ -392,6 +407,13 @@ PROBLEMS: dict[str, Problem] = {
             ('a leak', line_of(KeepsOutputs.loss, 'repeat'), 'KeepsOutputs.seen'),
             'Stop keeping',
             int(312.5 * (1 << 20)),
+        ),
+        ('a leak of a few batches', ('a leak', line_of(KeepsMuch.loss, 'repeat')), 'Stop keeping', 367 * (8 << 20)),
+        (
+            'a leak of two batches',
+            ('earlier batches have left', line_of(KeepsMuch.loss, 'repeat')),
+            'Stop keeping',
+            721 * (8 << 20),
         ),
     )
 }

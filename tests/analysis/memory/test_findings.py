@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from composer_memprof.analysis.memory.summary import summary_of
@@ -99,6 +100,27 @@ def test_what_grows_in_every_batch_is_named_and_a_steady_run_is_not() -> None:
 def test_two_batches_are_too_few_to_tell() -> None:
     assert device(batches(10, 2)).growth.steady is None
     assert device(plain(event('alloc', 1, 8))).growth.batches == []
+
+
+def recorded_late(first: int, count: int, leak: int) -> dict[str, Any]:
+    """As :func:`batches`, recorded from a batch on; what the batches before have left is there."""
+    content, began = batches(leak, count), 100 * first
+    trace = [each for each in content['device_traces'][0] if each['time_us'] > began]
+    left = segment(*[(4096 + 512 * batch, leak) for batch in range(count)], total=1 << 20)
+    for block in left['blocks']:
+        block['frames'] = [{**FRAME, 'name': 'leaky'}]
+    phases = [phase for phase in content['composer_memprof']['phases'] if phase[0] >= began]
+    return plain(*trace, phases=[[began - 10, first, 'between batches'], *phases], segments=[left])
+
+
+@pytest.mark.parametrize(('first', 'count', 'is_leak'), [(4, 6, True), (4, 5, True), (1, 2, False), (1, 3, True)])
+def test_what_lay_there_when_the_recording_began_tells_of_a_leak_before_it(
+    first: int, count: int, is_leak: bool
+) -> None:
+    found = device(recorded_late(first, count, 10)).growth
+    assert found.steady is (False if is_leak else None), 'after one batch, one more is too few to tell'
+    leaks = [(place.per_batch, place.at_end[-1], place.frames[0].name) for place in found.growing]
+    assert leaks == [(10, 10 * count, 'leaky')] * is_leak
 
 
 def test_the_end_of_memory_says_what_was_asked_and_what_there_was() -> None:

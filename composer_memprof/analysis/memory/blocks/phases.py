@@ -105,6 +105,14 @@ def _phase_by_annotation(annotations: Annotations, time_us: int) -> str:
     return next((phase for start, phase in _BY_ANNOTATION.items() if name.startswith(start)), name)
 
 
+def begins_between_batches(history: DeviceHistory, phases: Phases) -> bool:
+    """Whether the recording began after a batch and before the next one's forward."""
+    rows = rows_at(history, phases)
+    if rows is None or not len(rows) or rows[0] < 0 or not phases.batch[0]:
+        return False
+    return phases.names[int(phases.name[0])] in (BETWEEN_BATCHES, DATALOADER)
+
+
 def step_ends(history: DeviceHistory, annotations: Optional[Annotations]) -> list[tuple[int, int]]:
     """The optimizer's steps that ended within the recording, numbered from 1, each with the events up to its end."""
     if annotations is None or not history.has_times:

@@ -7,7 +7,7 @@ import numpy as np
 from composer_memprof.analysis.computed_once import computed_once
 from composer_memprof.analysis.memory.blocks import library_stacks, stack_kinds
 from composer_memprof.analysis.memory.blocks.lifetimes import Lifetimes
-from composer_memprof.analysis.memory.blocks.phases import rows_at
+from composer_memprof.analysis.memory.blocks.phases import begins_between_batches, rows_at
 from composer_memprof.analysis.memory.blocks.stack_times import StackTimes
 from composer_memprof.analysis.memory.categories.autocast_copies import copies_of_weights
 from composer_memprof.analysis.memory.categories.gradient_sizes import GradientSizes, match_gradient_sizes
@@ -112,6 +112,13 @@ class BlockFacts:
         batch = self._snapshot.phases.batch
         allocated, freed = self._phase_rows
         return (allocated >= 0) & (batch[np.maximum(allocated, 0)] < batch[freed])  # the last row is the end
+
+    @computed_once
+    def stayed_from_before(self) -> np.ndarray:
+        """Allocated in a batch that had ended before the recording began, and not freed."""
+        if not begins_between_batches(self._history, self._snapshot.phases):
+            return self._nothing
+        return self.allocated_before & ~self.freed
 
     # -- stacks
 

@@ -172,6 +172,11 @@ RULES_IN_ORDER = (
         lambda of: of.allocated_in_forward & of.held_while(stack_kinds.BACKWARD) & of.freed,
     ),
     _Rule(
+        KEPT,
+        'by stack: allocated in forward before the recording, kept after its batch',
+        lambda of: of.allocated_in_forward & of.stayed_from_before,
+    ),
+    _Rule(
         ACTIVATION,
         'by stack: allocated in forward, not freed',
         lambda of: of.allocated_in_forward & ~of.freed,

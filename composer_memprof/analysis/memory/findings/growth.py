@@ -8,7 +8,7 @@ from typing import Optional
 
 import numpy as np
 
-from composer_memprof.analysis.memory.blocks.phases import batch_ends, rows_at, step_ends
+from composer_memprof.analysis.memory.blocks.phases import batch_ends, begins_between_batches, rows_at, step_ends
 from composer_memprof.analysis.memory.categories.categories import CATEGORIES
 from composer_memprof.analysis.memory.findings.attribution import Attribution, PlaceShare
 from composer_memprof.analysis.memory.findings.evaluation import KeptInEvaluation, kept_in_evaluation
@@ -21,6 +21,8 @@ _COMPARED, _FEWEST = 6, 3
 #: The same for places that grow now and then; how often they grow; and the least growth of the second half, as a share of
 #: the first half's.
 _COMPARED_RARE, _FEWEST_RARE, _TIMES, _GOES_ON = 80, 8, 3, 0.4
+#: What each batch before the recording left may differ by this share from what the one within it leaves.
+_AS_BEFORE = 0.2
 #: In lines that make a longer tensor of a shorter one; and by what share its steps may differ.
 _JOINS, _ALIKE = ('cat(', 'stack(', 'concat', 'append('), 0.05
 #: From this share of what a place has on, what was freed in its stead shows that it replaces.
@@ -58,7 +60,8 @@ class Growth:
     """Bytes that were still allocated at the ends of batches and at the end of the recording.
 
     Args:
-        batches (list[int]): the last batches that ended within the recording; empty if none is known.
+        batches (list[int]): the last batches that ended within the recording, or, if they are few, just before it; empty if
+            none is known.
         at_end (list[int]): bytes allocated at the end of each batch.
         steady (bool, optional): True if no place grew; None for fewer than three batches.
         growing (list[GrowingPlace]): places that grew in every batch, or again and again, the fastest first.
@@ -87,36 +90,60 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
     unit = 'batch'
     if not all_ends and not len(snapshot.phases):
         all_ends, unit = step_ends(history, snapshot.annotations)[-_COMPARED_RARE:], 'optimizer step'
-    ends = all_ends[-_COMPARED:]
     blocks = attribution.blocks
+    began_between = begins_between_batches(history, snapshot.phases)
+    stayed = _stayed_from_before(attribution) if began_between else np.zeros(len(attribution.places), np.int64)
+    are_few = began_between and 0 < len(all_ends) < _FEWEST
+    if are_few:
+        all_ends = [(all_ends[0][0] - 1, 0), *all_ends]
+    ends = all_ends[-_COMPARED:]
     by_place_at_all = _by_place(all_ends, snapshot, attribution)
     by_place = by_place_at_all[-_COMPARED:]
     allocated = blocks.allocated()
     growing = []
-    if len(ends) >= _FEWEST:
+    if len(ends) >= _FEWEST or are_few:
         steps = np.diff(by_place, axis=0)
         left = _left_by_each(ends, attribution) & ~_replaces(ends, attribution)
         left |= _lengthens(by_place, attribution, snapshot.sources) | _multiplies(by_place, ends, attribution)
         in_each = (steps > 0).all(axis=0) & left
+        if are_few:
+            in_each &= _goes_on_from_before(stayed, steps, ends)
         in_some = _grows_rarely(by_place_at_all, all_ends, attribution) & ~in_each
         for place in np.flatnonzero(in_each | in_some).tolist():
             at = attribution.places[place]
             own = by_place_at_all[:, place] if in_some[place] else by_place[:, place]
             per_batch = int(own[-1] - own[0]) // (len(own) - 1)
-            sizes = by_place[:, place].tolist()
+            sizes = (by_place[:, place] + stayed[place]).tolist()
             kept_by = keeper_of(place, attribution, ends[-1][1], snapshot.keepers)
             growing.append(GrowingPlace(per_batch, sizes, list(at.frames), at.folded, at.within, kept_by))
     held = _held(snapshot, history, attribution)
     return Growth(
         batches=[batch for batch, _ in ends],
         at_end=[int(allocated[count]) for _, count in ends],
-        steady=None if len(ends) < _FEWEST else not growing,
+        steady=None if len(ends) < _FEWEST and not growing else not growing,
         growing=sorted(growing, key=lambda place: -place.per_batch),
         held=attribution.by_place(held),
         held_bytes=int(blocks.size[held].sum()),
         unit=unit,
         in_evaluation=kept_in_evaluation(snapshot, history, attribution),
     )
+
+
+def _stayed_from_before(attribution: Attribution) -> np.ndarray:
+    """For each place, the bytes that it allocated before the recording began and that were not freed since, int64."""
+    blocks = attribution.blocks
+    chosen = np.flatnonzero((blocks.start < 0) & (blocks.freed == blocks.events))
+    found = np.zeros(len(attribution.places), dtype=np.int64)
+    np.add.at(found, attribution.place[chosen], blocks.size[chosen])
+    return found
+
+
+def _goes_on_from_before(stayed: np.ndarray, steps: np.ndarray, ends: Sequence[tuple[int, int]]) -> np.ndarray:
+    """For each place, whether it grew as the recorded batches show it before, too; of one batch alone, with each of several."""
+    if len(steps) > 1:
+        return stayed >= steps.min(axis=0)
+    expected = ends[-1][0] * steps[0]
+    return (ends[-1][0] > 1) & (np.abs(stayed - expected) <= _AS_BEFORE * expected)
 
 
 def _by_place(ends: Sequence[tuple[int, int]], snapshot: Snapshot, attribution: Attribution) -> np.ndarray:

@@ -14,6 +14,7 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptFromBefore,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -115,6 +116,14 @@ def against_running_out(cause: RanOut, found: Sequence[Advice]) -> Advice:
             f'Stop keeping what {cause.line} allocates{keeper}, or keep copies on the host (x.cpu()).',
             f'{cause.batches} batches of the evaluation left {human_bytes(cause.bytes)}; a metric '
             'that is updated with each batch keeps only numbers.',
+            frees=cause.bytes,
+            code=code.DETACHED,
+        )
+    if isinstance(cause, KeptFromBefore):
+        return Advice(
+            f'Stop keeping what {next(iter(cause.places), "forward")} allocates.',
+            f'Batches that have ended left {human_bytes(cause.bytes)}. Of a value that is kept, keep a number (loss.item()) or a '
+            'copy on the host (x.detach().cpu()): a tensor with a graph keeps all activations of its batch.',
             frees=cause.bytes,
             code=code.DETACHED,
         )

@@ -19,6 +19,7 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptFromBefore,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -40,6 +41,7 @@ from composer_memprof.vocabulary import (
     EVAL,
     FORWARD,
     GRADIENT,
+    KEPT,
     OPTIMIZER_STATE,
     PARAMETER,
     TEMPORARY,
@@ -118,6 +120,7 @@ class _Reasons:
             self._useless_graph(),
             self._evaluation_graph(),
             self._kept_in_evaluation(),
+            self._kept_from_before(),
             self._evaluation(),
             self._batch(),
             self._request(),
@@ -244,6 +247,13 @@ class _Reasons:
             return None
         line = kept.frames[0].short() if kept.frames else 'a line that was not recorded'
         return KeptInEvaluation(self._rank, self._share(kept.bytes), kept.bytes, kept.batches, line, kept.kept_by)
+
+    def _kept_from_before(self) -> Optional[KeptFromBefore]:
+        size = self._by_category.get(KEPT, 0)
+        if self._device.growth.growing or self._share(size) < _BESIDE:
+            return None
+        places = _by_line(place for place in self._failed.holders if place.category == KEPT)
+        return KeptFromBefore(self._rank, self._share(size), size, places)
 
     def _checkpoint(self) -> Optional[LargeCheckpoint]:
         state = sum(self._by_category.get(key, 0) for key in _STANDING)

@@ -262,6 +262,24 @@ class KeptInEvaluation:
 
 
 @dataclass(frozen=True)
+class KeptFromBefore:
+    """What earlier batches allocated in forward was not freed; too few were recorded to tell how much each leaves.
+
+    Args:
+        rank (int): the rank that ran out first.
+        cost (float): its share.
+        bytes (int): of it.
+        places (dict[str, int]): bytes by the line that allocated them, largest first.
+    """
+
+    kind: ClassVar[str] = 'kept_from_before'
+    rank: int
+    cost: float
+    bytes: int
+    places: dict[str, int]
+
+
+@dataclass(frozen=True)
 class FullPrecision:
     """The training computes in fp32.
 
@@ -321,6 +339,7 @@ RanOut = Union[
     LargeEvaluation,
     EvaluationGraph,
     KeptInEvaluation,
+    KeptFromBefore,
     LargeCheckpoint,
     GatheredWhole,
     LargeBatch,
@@ -341,6 +360,7 @@ RAN_OUT = (
     LargeEvaluation,
     EvaluationGraph,
     KeptInEvaluation,
+    KeptFromBefore,
     LargeCheckpoint,
     GatheredWhole,
     LargeBatch,

@@ -11,6 +11,7 @@ from composer_memprof.analysis.run_report.causes.ran_out_kinds import (
     Fragmented,
     FullPrecision,
     GatheredWhole,
+    KeptFromBefore,
     KeptInEvaluation,
     LargeBatch,
     LargeCheckpoint,
@@ -77,6 +78,11 @@ def out_of_memory_sentence(cause: RanOut, rank: str) -> str:
             f'{begin} in evaluation because its batches leave memory behind: what {cause.line} allocates is kept{keeper}, '
             f'{human_bytes(cause.bytes / max(cause.batches, 1))} more in each batch of the evaluation, '
             f'{human_bytes(cause.bytes)} ({share} of what is in use) by now.'
+        )
+    if isinstance(cause, KeptFromBefore):
+        return (
+            f'{begin} because of what earlier batches have left: {human_bytes(cause.bytes)} ({share} of what is in use) '
+            f'that they allocated in forward is kept: {_largest(cause.places)}.'
         )
     if isinstance(cause, EvaluationGraph):
         module = f' from {cause.module} on' if cause.module else ''
