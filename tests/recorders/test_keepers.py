@@ -97,6 +97,14 @@ def test_of_several_kept_graphs_the_one_that_leads_to_the_model_is_named() -> No
     assert set(keepers_of([address], {_address(other)}).values()) == {'Slotted.value, with its graph'}
 
 
+def test_the_graph_of_the_batch_on_its_way_hides_no_kept_graphs_of_another_model() -> None:
+    other, weight = torch.ones(8, requires_grad=True), torch.ones(8, requires_grad=True)
+    kept, outputs = Slotted(), Owner((weight * torch.rand(8)).sum())
+    kept.value = sum((other * torch.rand(8)).sum() for _ in range(3))
+    found = keepers_of([_address(torch.rand(8))], {_address(weight)})
+    assert set(found.values()) == {'Slotted.value, with its graph'} and outputs.value.requires_grad
+
+
 def test_the_search_does_not_run_what_a_user_hooked_to_saved_tensors() -> None:
     """As the forward pass of a checkpoint is."""
     weight, owner, unpacked = torch.ones(8, requires_grad=True), Owner(torch.zeros(())), []

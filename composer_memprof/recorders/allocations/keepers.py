@@ -125,8 +125,9 @@ def _kept_by_graphs(addresses: set[int], of_model: Collection[int], variables: M
         keeper = _keeper(tensor, variables) if tensor is not None else None
         if keeper is not None:
             kept[keeper] += uses[number]
-    most = max(kept, key=lambda keeper: rank(kept[keeper]), default='')
-    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if most and max(kept[most].values()) > 1 else {}
+    several = [keeper for keeper, counts in kept.items() if max(counts.values()) > 1]
+    most = max(several, key=lambda keeper: rank(kept[keeper]), default='')
+    return dict.fromkeys(addresses, f'{most}{WITH_GRAPH}') if most else {}
 
 
 def keepers_of_objects(numbers: Collection[int]) -> dict[int, str]:

@@ -82,8 +82,8 @@ def with_snapshot(summary: dict[str, Any]) -> Path:
 def test_a_leak_comes_first_with_its_line_and_when_the_device_is_full() -> None:
     report = reported(with_snapshot(leaking(0, 250 * MIB)))
     assert said(report)[0] == (
-        'Memory leaks: what lib.py:27 remember allocates is kept, 250.0 MiB more in each batch, 750.0 MiB by now. The '
-        'device is full after some 286 more.'
+        'Memory leaks: what lib.py:27 remember, called from train.py:9 main, allocates is kept, 250.0 MiB more in each batch, '
+        '750.0 MiB by now. The device is full after some 286 more.'
     )
     assert report.advice[0].what == 'Stop keeping what lib.py:27 remember allocates.'
     assert report.advice[0].frees == 750 * MIB
@@ -98,7 +98,9 @@ def test_memory_that_ran_out_because_of_a_leak_says_so_first(held: int, is_first
     summary = leaking(0, 250 * MIB, error='OutOfMemoryError', oom=oom)
     summary['devices'][0]['at_failure'] = {'bytes': held, 'batch': 9, 'phase': 'forward', 'categories': {}}
     report = reported(with_snapshot(summary))
-    because = 'Memory ran out because of a leak: what lib.py:27 remember allocates is kept'
+    because = (
+        'Memory ran out because of a leak: what lib.py:27 remember, called from train.py:9 main, allocates is kept'
+    )
     assert said(report)[0].startswith(because) == is_first
     assert said(report)[is_first].startswith('Rank 0 ran out of memory')
     assert (report.advice[:1] != [] and report.advice[0].what.startswith('Stop keeping')) == is_first

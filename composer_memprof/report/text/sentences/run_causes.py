@@ -202,6 +202,8 @@ def _copied(copied: CopiedObjects) -> str:
 
 def _leak(cause: DeviceLeak, rank: str, is_full: bool) -> str:
     line = cause.at[0] if cause.at else 'a line that was not recorded'
+    if not cause.kept_by and len(cause.at) > 1:
+        line += f', called from {cause.at[1]},'  # the line alone may be of a layer that many call
     begin = f'Memory ran out{rank} because of a leak' if is_full else f'Memory leaks{rank}'
     others = f' and {count_of(cause.places - 1, "other line")}' if cause.places > 1 else ''
     verb, keeper = 'allocate' if others else 'allocates', f' by {cause.kept_by};' if cause.kept_by else ','

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -271,8 +272,11 @@ def _leads(category: str, size: int, total: int, places: Iterable[tuple[str, int
         f' {_capital(CATEGORY_LABELS.get(category, category))} leads with {human_bytes(size)} ({_share(size, total)})'
     )
     least = _OF_CATEGORY * size
-    of_category = [(own, frames) for other, own, frames in places if frames and other == category and own >= least]
-    named = [f'{human_bytes(own)} by {frames[0]}' for own, frames in of_category[:3]]
+    lines: Counter[str] = Counter()  # several callers of one line count together
+    for other, own, frames in places:
+        if frames and other == category:
+            lines[frames[0]] += own
+    named = [f'{human_bytes(own)} by {line}' for line, own in lines.most_common(3) if own >= least]
     return f'{text}: {", ".join(named)}.' if named else f'{text}.'
 
 
