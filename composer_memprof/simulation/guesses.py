@@ -46,7 +46,7 @@ def _sentence(read: Read) -> str:
 def endless_loop(reads: Iterable[Read]) -> str:
     """A clause that names the loop which no answer ended; ``''`` if each loop ended.
 
-    >>> endless_loop([Read('/home/me/train.py:41', '/home/me/train.py:41', 'endless', 'True after 50 others', 2)])
+    >>> endless_loop([Read('/home/me/train.py:41', '/home/me/train.py:41', 'endless', '37 other answers', 2)])
     'no answer ends the loop at train.py:41, which waits for a value that is not known here'
     """
     found = next((_short(read.place) for read in reads if read.what == ENDLESS), '')

@@ -132,7 +132,7 @@ class SimulationResult(SimulatedMachine):
 
     @property
     def ran_out(self) -> bool:
-        """Whether an allocation failed and the command did not go on after it; but not in a loop that only a value ends."""
+        """Whether an allocation failed and the command did not go on after it, but for a loop that no answer ended."""
         return not self._endless_loop and any(
             process.out_of_memory or (process.shortages and self.failed) for process in self.processes
         )
@@ -232,7 +232,7 @@ def _what_is_missing(result: SimulationResult) -> str:
     guess = '' if result.whole else guess_before_end(result.reads)
     if guess and result.steps < result.steps_asked:
         made = f'{result.steps} of {count_of(result.steps_asked, "optimizer step")}'
-        return f'{result.subject} ended after {made}, perhaps by what was guessed at {guess}'
+        return f'{result.subject} ended after {made}, by itself or by what was guessed at {guess}'
     if result.with_evaluation:
         missing = [
             name

@@ -15,13 +15,13 @@ from tests.problems import (
     kept_in_containers,
     kept_on_purpose,
     killed,
-    on_gpu,
     on_host,
     on_ranks,
     parts,
     slow,
     slow_parts_of_composer,
 )
+from tests.problems.gpu import leaks_on_gpu, on_gpu
 from tests.problems.problem import Problem
 from tests.support.run_reports import reported
 
@@ -35,6 +35,7 @@ PROBLEMS: dict[str, Problem] = {
     **on_host.PROBLEMS,
     **killed.PROBLEMS,
     **on_gpu.PROBLEMS,
+    **leaks_on_gpu.PROBLEMS,
     **parts.PROBLEMS,
     **on_ranks.PROBLEMS,
 }

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from composer_memprof import MemorySnapshot, StepTimes, profile
-from tests.problems.on_gpu import GIB, GPT, apart
+from tests.problems.gpu.on_gpu import GIB, GPT, apart
 from tests.problems.problem import Problem, line_of
 
 _ROWS = 256

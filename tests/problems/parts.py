@@ -12,7 +12,7 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 from torch import nn
 
-from tests.problems.on_gpu import GPT, apart, trains
+from tests.problems.gpu.on_gpu import GPT, apart, trains
 from tests.problems.problem import Problem, line_of
 
 

@@ -81,6 +81,15 @@ def test_a_command_that_came_to_its_end_fits_though_it_kept_more_with_each_step(
     assert process['steps'] == 6, 'also those after the three that were asked for'
 
 
+def test_a_leak_that_a_guess_ended_is_said_to_grow_all_the_same() -> None:
+    stops = GROWING.replace(
+        '    optimizer.zero_grad()\n', '    optimizer.zero_grad()\n    if y.mean().item() < 0.89:\n        break\n'
+    )
+    Path('train.py').write_text(stops.format(keep=KEEPS))
+    found = result_of('--gpu', 't4', '--', 'python', 'train.py')
+    assert (found['verdict'], found['growth']) == ('fits for some steps', 256 * MIB)
+
+
 def test_a_search_finds_what_fits_the_steps_that_were_run() -> None:
     sized = f'import sys\n{GROWING.format(keep=KEEPS)}'.replace('64 <<', 'int(sys.argv[1]) <<')
     Path('train.py').write_text(sized)

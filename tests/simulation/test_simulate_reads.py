@@ -204,14 +204,47 @@ def test_a_script_that_a_guess_may_have_ended_before_the_steps_asked_for_is_not_
     found = result_of('--', 'python', 'train.py')
     assert (found['verdict'], found['fits'], found['code']) == ('not seen', None, 2)
     assert (
-        found['reason'] == 'the command ended after 1 of 3 optimizer steps, perhaps by what was guessed at train.py:10'
+        found['reason']
+        == 'the command ended after 1 of 3 optimizer steps, by itself or by what was guessed at train.py:10'
     )
     assert result_of('--steps', '1', '--', 'python', 'train.py')['fits']
 
 
-def test_a_script_of_fewer_steps_than_asked_for_fits() -> None:
-    Path('train.py').write_text(ENDS.format(loop='for _ in range(2):', end='print(loss.item() < 2)'))
-    assert result_of('--', 'python', 'train.py')['fits']
+@pytest.mark.parametrize(
+    'after', ['', 'for _ in range(20):\n    if f(torch.randn(1, 256, device="cuda")).mean().item() > 0.5: break\n']
+)
+def test_a_script_of_fewer_steps_than_asked_for_fits(after: str) -> None:
+    Path('train.py').write_text(ENDS.format(loop='for _ in range(2):', end='print(loss.item() < 2)') + after)
+    assert result_of('--', 'python', 'train.py')['fits'], 'a loop without a step ends no training'
+
+
+def test_a_guess_may_end_the_loop_of_another_method() -> None:
+    Path('train.py').write_text(METHODS)
+    assert result_of('--', 'python', 'train.py')['verdict'] == 'not seen'
+
+
+METHODS = """
+import torch
+f = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(f.parameters())
+
+class Trainer:
+    best, bad = 0.0, 0
+
+    def check(self, accuracy):
+        if accuracy.item() > self.best:
+            self.best, self.bad = accuracy.item(), 0
+        else:
+            self.bad += 1
+
+    def fit(self):
+        while self.bad < 1:
+            f(torch.randn(64, 256, device='cuda')).mean().backward()
+            optimizer.step()
+            self.check(f(torch.randn(64, 256, device='cuda')).mean())
+
+Trainer().fit()
+"""
 
 
 BEAM = """

@@ -20,6 +20,9 @@ def stage(y, h):
     new = f(y + h * k)
     return y + h * (k + new) / 2, (h * (new - k)).norm() / 2
 
+def accepted(error):
+    return error.item() < 1e-3
+
 def solve(y, tolerance=1e-3):
     {start}
     while {time} < 1:
@@ -43,6 +46,15 @@ CHOICES = {
         '    y = new',
         '    t += h',
         'h *= 1 if accepted else 0.5',
+    ),
+    'quotient': ('if tolerance / error.item() >= 1:', '    y, t = new, t + h', 'else:', '    h /= 2'),
+    'function': ('if accepted(error):', '    y = new; t += h', 'else:', '    h /= 2'),
+    'left below': (
+        'if error.item() < tolerance:',
+        '    y = new; now = t + h; t = now; done = now >= 1',
+        '    if now >= 1: break',
+        'else:',
+        '    h /= 2',
     ),
     'factor': (
         'e = error.item()',
@@ -96,4 +108,32 @@ def test_a_loop_that_no_answer_ends_is_not_said_to_need_too_much() -> None:
     )
     found = result_of('--gpu', 't4', '--time-limit', '100', '--', 'python', 'train.py')
     assert (found['verdict'], found['fits'], found['code'], found['need']) == ('not seen', None, 1, None)
-    assert found['reason'] == 'no answer ends the loop at train.py:16, which waits for a value that is not known here'
+    assert found['reason'] == 'no answer ends the loop at train.py:19, which waits for a value that is not known here'
+
+
+CONVERGES = """
+import torch
+f = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(f.parameters())
+
+def fixed_point(z):
+    while True:
+        z, before = f(z), z
+        if (z - before).norm().item() < 1e-3:
+            return z
+
+for _ in range(4):
+    z = torch.randn(64, 256, device='cuda')
+    for _ in range(6):
+        z = fixed_point(z).detach()
+    f(z).mean().backward()
+    {then}
+    optimizer.step()
+"""
+
+
+def test_a_search_that_ends_each_time_hides_no_lack_of_memory() -> None:
+    Path('train.py').write_text(CONVERGES.format(then='torch.empty(40 << 30, device="cuda")'))
+    assert result_of('--gpu', 't4', '--', 'python', 'train.py')['verdict'] == 'does not fit'
+    Path('train.py').write_text(CONVERGES.format(then=''))
+    assert result_of('--gpu', 't4', '--', 'python', 'train.py')['verdict'] == 'fits'

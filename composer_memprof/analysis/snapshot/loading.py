@@ -5,6 +5,7 @@ The millions of dicts that the pickle holds are checked, turned into columns and
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from itertools import repeat
 from pathlib import Path
@@ -157,19 +158,22 @@ def _of_known_action(trace: list[dict[str, Any]], ignored: Counter[str]) -> tupl
     Events of other actions, which a newer torch may write, are counted by name.
     """
     actions = values_of(trace, 'action')
-    try:
-        distinct = set(actions)
-    except TypeError:  # a container
-        distinct = {None}
-    if not set(map(type, distinct)) <= {str}:
-        wrong = next(name for name in actions if type(name) is not str)
-        raise SnapshotError(f'the action of an event must be text, not {shown(wrong)}')
+    distinct = _distinct_texts(actions)
     unknown = distinct - _CODES.keys()
     if not unknown:
         return trace, actions
     ignored.update(shown(name) for name in actions if name in unknown and name != _MARK)
     known = [event for event, name in zip(trace, actions) if name not in unknown]
     return known, [name for name in actions if name not in unknown]
+
+
+def _distinct_texts(actions: list[Any]) -> set[str]:
+    with contextlib.suppress(TypeError):  # a container can't be in a set
+        distinct = set(actions)
+        if set(map(type, distinct)) <= {str}:
+            return distinct
+    wrong = next(name for name in actions if type(name) is not str)
+    raise SnapshotError(f'the action of an event must be text, not {shown(wrong)}')
 
 
 def _events(

@@ -24,7 +24,7 @@ _KEPT = 'kept: '
 NUMBER, BRANCH, SHAPE = 'number', 'branch', 'shape'
 #: The answer that ends a loop which no other answer has ended.
 LOOP = 'loop'
-#: The same of a loop that waits for it again in the same step.
+#: The loop went on after several such answers, until the script failed in it.
 ENDLESS = 'endless'
 #: A guess that may have ended a loop, after which the script made no further step.
 END = 'end'
@@ -43,8 +43,9 @@ class Read:
         place: the line that read, outside of torch, as ``file:line``.
         caller: the line of the script that led there, where the place is in a library.
         what: ``shape`` if the size of a tensor follows from it, ``branch`` for a yes or no and for a number by which the
-            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others, ``endless`` where it did not, ``end``
-            for a guess after which the script came to its end.
+            script decides, ``number`` for others, ``loop`` for the answer that ends a loop after many others,
+            ``endless`` if the loop went on all the same until the script failed in it, ``end`` for a guess by which the loop of
+            the steps may have ended, after which there was no step.
         value: the first one given, as text.
         sure: 0 if it is what the script's own values come to, 1 if it is what a working training has, 2 if it is a guess.
         count: how often.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -20,30 +22,63 @@ OF_A_LOOP, OF_OTHERS = 50, 2000
 _SMALL, _LARGE, _MANY = 1e-30, 1e30, 1024
 #: An error that a solver accepts, and by which it makes its next step longer.
 _ACCEPTED = 1e-9
+#: A loop that has got so many other answers since the last step, and in whose function the script fails, is ended by none.
+_ENDLESS = 4
 _counts: dict[reads.Spot, int] = {}
-_answered: set[reads.Spot] = set()
-#: Since the last step, the places that read a guess by which a loop may have ended.
+#: How often a spot has given another answer since the last step.
+_answered: Counter[reads.Spot] = Counter()
+#: Files and lines from which a step was called, and, since the last one, the places that read a guess by which one of the
+#: loops around such a line may have ended.
+_stepped_at: set[tuple[str, int]] = set()
 _ends: dict[tuple[str, str], Any] = {}
 
 
 def install() -> None:
     """Count anew after each step."""
-    register_optimizer_step_pre_hook(lambda *_: _ends.clear())
+    register_optimizer_step_pre_hook(_step_begins)
     register_optimizer_step_post_hook(_step_ends)
-    atexit.register(_note_ends)
+    atexit.register(_note_end)
+
+
+def may_have_ended() -> bool:
+    """Whether a guess was read since the last step, by which the loop of the steps may have ended."""
+    return bool(_ends)
+
+
+def _step_begins(*_: Any) -> None:
+    _ends.clear()
+    frame = sys._getframe(1)
+    while frame is not None:
+        _stepped_at.add((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def _step_ends(*_: Any) -> None:
     _counts.clear()
     _answered.clear()
-    _ends.clear()
+    _ends.clear()  # a closure may read within the step
 
 
-def _note_ends() -> None:
-    if getattr(sys, 'last_value', None) is not None:
-        return  # an error ended the script
-    for place, value in _ends.items():
-        reads.note_at(place, reads.END, value, GUESSED)
+def _note_end() -> None:
+    """Note how the script ended: by a guess, or in a loop that no answer ended."""
+    error = getattr(sys, 'last_value', None)
+    if error is None:
+        for place, value in _ends.items():
+            reads.note_at(place, reads.END, value, GUESSED)
+        return
+    lines = set(_lines_of_failure(error))
+    for spot, count in _answered.items():
+        if count >= _ENDLESS and spot[0] in lines:
+            reads.note_at(spot[:2], reads.ENDLESS, f'{count} other answers', GUESSED)
+
+
+def _lines_of_failure(error: BaseException) -> Iterator[str]:
+    """Each line of the functions that failed, as ``file:line``."""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        yield from (f'{code.co_filename}:{line}' for *_, line in code.co_lines() if line is not None)
+        trace = trace.tb_next
 
 
 def answer(value: Any, sure: int, among: int = 0) -> Any:
@@ -60,7 +95,7 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
     if sure != GUESSED and count < OF_A_LOOP:
         return value
     use = reads.use()
-    if sure == GUESSED and use.leaves_loop:
+    if sure == GUESSED and any(map(_has_steps, use.loops)):
         _ends[spot[:2]] = value
     if count < OF_A_LOOP:
         return _selecting(value, use.goes_nearer, count) if use.selects else value
@@ -72,11 +107,14 @@ def answer(value: Any, sure: int, among: int = 0) -> Any:
         del _counts[spot]
     other = _other(value, among, number)
     if not number:
-        reads.note(
-            reads.ENDLESS if spot in _answered else reads.LOOP, lambda _: f'{other} after {most} others', GUESSED
-        )
-        _answered.add(spot)
+        reads.note(reads.LOOP, lambda _: f'{other} after {most} others', GUESSED)
+        _answered[spot] += 1
     return other
+
+
+def _has_steps(loop: tuple[str, int, int]) -> bool:
+    file, first, last = loop
+    return any(at == file and first <= line <= last for at, line in _stepped_at)
 
 
 def _selecting(value: Any, goes_nearer: Optional[bool], count: int) -> Any:

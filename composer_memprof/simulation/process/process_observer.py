@@ -25,6 +25,7 @@ from composer_memprof.messages import errors_logged
 from composer_memprof.recorders.allocations.out_of_memory import add_observer, out_of_memory_in
 from composer_memprof.recorders.torch_private import cuda_allocator
 from composer_memprof.simulated_gpu.this_process import figures, simulated_device
+from composer_memprof.simulated_gpu.values import repeated
 from composer_memprof.simulation.observer import StepObserver, device_peaks, ids_of, parameters_of
 from composer_memprof.simulation.peaks import TRACE, Asked, Moment, ProcessPeaks, asked_of_this_process, note_begin
 from composer_memprof.simulation.process.growth import STEPS_SEEN, MemoryOfSteps
@@ -170,12 +171,13 @@ class ProcessObserver(StepObserver):
             self._write()
             if not self._ended_early or self._saw_enough:
                 return
-            if getattr(sys, 'last_value', None) is None:
+            if getattr(sys, 'last_value', None) is None and not repeated.may_have_ended():
                 self._add_rest()
                 return
             self._add_growth()
-            sys.stdout.flush()
-            os._exit(0)  # it failed after all that was asked for
+            if getattr(sys, 'last_value', None) is not None:  # after all that was asked for
+                sys.stdout.flush()
+                os._exit(0)
 
     def _write(self) -> None:
         """Write the figures at once, and once more with the snapshot, which takes longer."""

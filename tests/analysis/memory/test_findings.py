@@ -123,6 +123,13 @@ def test_what_lay_there_when_the_recording_began_tells_of_a_leak_before_it(
     assert leaks == [(10, 10 * count, 'leaky')] * is_leak
 
 
+def test_what_has_no_stack_lay_there_for_any_reason() -> None:
+    content = recorded_late(4, 6, 10)
+    content['segments'].append(segment((1 << 30, 4096)))  # as of a parameter
+    (place,) = device(content).growth.growing
+    assert place.at_end[-1] == 60
+
+
 def test_the_end_of_memory_says_what_was_asked_and_what_there_was() -> None:
     asked = {**event('oom', 0, 999, [{**FRAME, 'name': 'greedy'}], time=30), 'device_free': 55}
     del asked['addr']

@@ -60,10 +60,10 @@ class Growth:
     """Bytes that were still allocated at the ends of batches and at the end of the recording.
 
     Args:
-        batches (list[int]): the last batches that ended within the recording, or, if they are few, just before it; empty if
-            none is known.
+        batches (list[int]): the last batches that ended within the recording; empty if none is known. If they are fewer than
+            three, the batch before the recording comes first, where that began between two batches.
         at_end (list[int]): bytes allocated at the end of each batch.
-        steady (bool, optional): True if no place grew; None for fewer than three batches.
+        steady (bool, optional): True if no place grew; None if batches are too few to tell.
         growing (list[GrowingPlace]): places that grew in every batch, or again and again, the fastest first.
         held (list[PlaceShare]): blocks allocated within the recording and not freed, without parameters, buffers,
             gradients, optimizer state and workspaces. If batches are known, only those allocated before the last batch.
@@ -120,7 +120,7 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
     return Growth(
         batches=[batch for batch, _ in ends],
         at_end=[int(allocated[count]) for _, count in ends],
-        steady=None if len(ends) < _FEWEST and not growing else not growing,
+        steady=False if growing else None if len(ends) < _FEWEST else True,
         growing=sorted(growing, key=lambda place: -place.per_batch),
         held=attribution.by_place(held),
         held_bytes=int(blocks.size[held].sum()),
@@ -130,16 +130,20 @@ def growth(snapshot: Snapshot, history: DeviceHistory, attribution: Attribution)
 
 
 def _stayed_from_before(attribution: Attribution) -> np.ndarray:
-    """For each place, the bytes that it allocated before the recording began and that were not freed since, int64."""
+    """For each place, the bytes that it allocated before the recording began and that were not freed since, int64.
+
+    Blocks without a stack, of any place, and those that are meant to stay are left out.
+    """
     blocks = attribution.blocks
-    chosen = np.flatnonzero((blocks.start < 0) & (blocks.freed == blocks.events))
+    is_own = (blocks.stack > 0) & np.isin(attribution.categories.category, _SHORT_LIVED)
+    chosen = np.flatnonzero(is_own & (blocks.start < 0) & (blocks.freed == blocks.events))
     found = np.zeros(len(attribution.places), dtype=np.int64)
     np.add.at(found, attribution.place[chosen], blocks.size[chosen])
     return found
 
 
 def _goes_on_from_before(stayed: np.ndarray, steps: np.ndarray, ends: Sequence[tuple[int, int]]) -> np.ndarray:
-    """For each place, whether it grew as the recorded batches show it before, too; of one batch alone, with each of several."""
+    """For each place, whether it grew before the recording, too. If one batch was recorded, each before must have left as much."""
     if len(steps) > 1:
         return stayed >= steps.min(axis=0)
     expected = ends[-1][0] * steps[0]

@@ -249,11 +249,13 @@ class _Reasons:
         return KeptInEvaluation(self._rank, self._share(kept.bytes), kept.bytes, kept.batches, line, kept.kept_by)
 
     def _kept_from_before(self) -> Optional[KeptFromBefore]:
-        size = self._by_category.get(KEPT, 0)
-        if self._device.growth.growing or self._share(size) < _BESIDE:
+        if self._device.growth.steady is not None:
             return None
-        places = _by_line(place for place in self._failed.holders if place.category == KEPT)
-        return KeptFromBefore(self._rank, self._share(size), size, places)
+        kept = [place for place in self._failed.holders if place.category == KEPT and 'in forward' in place.rule]
+        size = _bytes(kept)
+        if self._share(size) < _BESIDE:
+            return None
+        return KeptFromBefore(self._rank, self._share(size), size, _by_line(kept))
 
     def _checkpoint(self) -> Optional[LargeCheckpoint]:
         state = sum(self._by_category.get(key, 0) for key in _STANDING)

@@ -44,6 +44,8 @@ _ONLY_TOLD = frozenset(
 )
 #: Methods that put their arguments into their object.
 _KEEP = frozenset(['append', 'add', 'extend', 'insert', 'update', 'setdefault', 'appendleft', 'put'])
+#: Functions that end the script.
+_EXITS = frozenset(['exit', '_exit', 'quit'])
 #: Names and attributes that are followed for one read.
 _MOST = 200
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
@@ -62,6 +64,7 @@ class Use:
         goes_nearer: the answer, yes or no, or a large or a small number, with which alone a branch changes what its loop ends
             by, as where a solver accepts a step; None if no branch does.
         leaves_loop: a loop ends by the value itself, and not only by what a branch selects.
+        loops: file, first and last line of each loop that may end by it.
     """
 
     decides: bool = False
@@ -70,6 +73,7 @@ class Use:
     is_checked: bool = False
     goes_nearer: Optional[bool] = None
     leaves_loop: bool = False
+    loops: set[tuple[str, int, int]] = dataclasses.field(default_factory=set)
 
     @property
     def selects(self) -> bool:
@@ -80,45 +84,55 @@ class Use:
 def use_at(frame: Optional[types.FrameType]) -> Use:
     """What follows from a value that the frame's current line reads; the frames that called it are looked at too."""
     found, seen, is_selected = Use(), 0, False
+    is_positive: Optional[bool] = True
     while frame is not None:
         module = source_of(frame)
         node = None if module is None else module.node_at(*position_of(frame))
         if module is None or node is None:
             found.decides = True
             break
-        returns = _Search(module, found).follow(_Place(node, is_selected=is_selected))
+        search = _Search(module, frame.f_code.co_filename, found)
+        returns = search.follow(_Place(node, is_positive, is_selected))
         found.is_checked &= position_of(frame)[1] >= 0
         seen += 1
         if not returns or seen > _MOST:
             break
-        is_selected = all(returns)
+        is_selected = all(each.is_selected for each in returns)
+        signs = {each.is_positive for each in returns}
+        is_positive = signs.pop() if len(signs) == 1 else None
         frame = frame.f_back
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """An expression that depends on the value: whether it is true, or large, as the value is; whether a branch set it."""
+    """A node that depends on the value.
 
-    node: ast.expr
-    is_positive: bool = True
+    Attributes:
+        is_positive: whether it is true, or large, where the value is; None if that is not known.
+        is_selected: whether a branch decided what it is.
+    """
+
+    node: ast.AST
+    is_positive: Optional[bool] = True
     is_selected: bool = False
 
 
 class _Search:
     """Follows one value through one file, and notes in ``use`` what it decides."""
 
-    def __init__(self, module: SourceFile, use: Use) -> None:
+    def __init__(self, module: SourceFile, file: str, use: Use) -> None:
         self._module = module
+        self._file = file
         self._use = use
         self._is_selected = False
-        self._returns: list[bool] = []
+        self._returns: list[_Place] = []
         self._start: Optional[ast.AST] = None
         self._left: list[_Place] = []
         self._known: set[tuple[str, Optional[ast.AST]]] = set()
 
-    def follow(self, place: _Place) -> list[bool]:
-        """For each ``return`` with which the value leaves the function that reads it, whether a branch selects what it is."""
+    def follow(self, place: _Place) -> list[_Place]:
+        """Each ``return`` with which the value leaves the function that reads it."""
         self._start = self._module.function_of(place.node)
         self._left = [place]
         while self._left and len(self._known) < _MOST:
@@ -127,7 +141,7 @@ class _Search:
 
     def _climb(self, place: _Place) -> None:
         """From an expression that depends on the value to the statement that it is in."""
-        node: ast.AST = place.node
+        node = place.node
         is_positive, self._is_selected = place.is_positive, place.is_selected
         while isinstance(node, (ast.expr, ast.keyword, ast.Starred, ast.comprehension)):
             above = self._module.parents[node]
@@ -135,8 +149,8 @@ class _Search:
                 return
             if isinstance(above, ast.Compare) and all(isinstance(each, (ast.Is, ast.IsNot)) for each in above.ops):
                 return
-            if (isinstance(above, ast.UnaryOp) and isinstance(above.op, ast.Not)) or _is_true_for_less(above, node):
-                is_positive = not is_positive
+            if _is_turned(above, node):
+                is_positive = _opposite(is_positive)
             elif isinstance(above, ast.NamedExpr):
                 self._assigned(above.target)
             elif isinstance(above, ast.IfExp) and node is above.test:
@@ -148,12 +162,15 @@ class _Search:
                     self._assigned(above.target)
             elif isinstance(above, ast.Subscript) and node is above.slice:
                 self._use.decides = True
-            elif isinstance(above, ast.Call) and node is not above.func and not self._called(above, node):
-                return
+            elif isinstance(above, ast.Call) and node is not above.func:
+                if not self._called(above, node, is_positive):
+                    return
+                if self._module.functions(last_name(above.func)):
+                    is_positive = None
             node = above
         self._in_statement(node, is_positive)
 
-    def _called(self, call: ast.Call, argument: ast.AST) -> bool:
+    def _called(self, call: ast.Call, argument: ast.AST, is_positive: Optional[bool]) -> bool:
         """Whether what the call gives back depends on this argument."""
         name = last_name(call.func)
         if name in _ONLY_TOLD:
@@ -164,12 +181,13 @@ class _Search:
             self._assigned(call.func.value)
         for function in self._module.functions(name):
             for parameter in _parameters(function, call, argument):
-                self._depends(parameter, function)
+                self._depends(parameter, function, is_positive)
         return True
 
-    def _in_statement(self, node: ast.AST, is_positive: bool) -> None:
+    def _in_statement(self, node: ast.AST, is_positive: Optional[bool]) -> None:
         if isinstance(node, ast.While):
-            self._use.decides = self._use.ends_loop = True
+            self._use.decides = True
+            self._ends(node)
             self._use.leaves_loop |= not self._is_selected
         elif isinstance(node, ast.If):
             self._use.decides = True
@@ -186,40 +204,51 @@ class _Search:
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             self._assigned(node.target)
         elif isinstance(node, ast.Return) and self._module.function_of(node) is self._start:
-            self._returns.append(self._is_selected)
+            self._returns.append(_Place(node, is_positive, self._is_selected))
 
-    def _if(self, node: ast.If, is_positive: bool) -> None:
+    def _ends(self, loop: ast.stmt) -> None:
+        self._use.ends_loop = True
+        self._use.loops.add((self._file, loop.lineno, loop.end_lineno or loop.lineno))
+
+    def _if(self, node: ast.If, is_positive: Optional[bool]) -> None:
         """A branch: it may leave its block, or set what a loop ends by."""
         is_first, self._is_selected = not self._is_selected, True
         leaving = [_only_leaves(body) for body in (node.body, node.orelse)]
         if is_first and leaving[0] != leaving[1]:
-            self._use.goes_on = is_positive is leaving[1]
+            self._use.goes_on = None if is_positive is None else is_positive is leaving[1]
             self._use.is_checked = isinstance((node.body if leaving[0] else node.orelse)[-1], ast.Raise)
         inside = [each for statement in (*node.body, *node.orelse) for each in ast.walk(statement)]
         function = self._module.function_of(node)
         above = list(self._module.above(node))
         if function is not None:
             above = above[: above.index(function)]
-        if any(isinstance(each, _LOOPS) for each in above) and any(
-            isinstance(each, (ast.Break, ast.Return, ast.Raise)) or _exits(each) for each in inside
-        ):
-            self._use.ends_loop = self._use.leaves_loop = True
-        loop = next((each for each in above if isinstance(each, ast.While)), None)
+        loops = [each for each in above if isinstance(each, _LOOPS)]
+        if loops and any(_leaves(each) for each in inside):
+            self._ends(loops[0] if any(isinstance(each, ast.Break) for each in inside) else loops[-1])
+            self._use.leaves_loop = True
+        loop = next((each for each in loops if isinstance(each, ast.While)), None)
         if is_first and loop is not None:
-            ways = _ways(node, above[0])
-            ends_by = _read_in(loop.test)
-            self._use.leaves_loop |= any(_flags_in(way) & ends_by for way in ways)
-            changes = [bool((set_in(way) - _flags_in(way)) & ends_by) for way in ways]
-            if changes[0] != changes[1]:
-                self._use.goes_nearer = is_positive is changes[0]
+            self._goes_nearer(loop, _ways(node, above[0]), is_positive)
         for each in inside:
             if isinstance(each, (ast.Assign, ast.AugAssign)):
                 for target in getattr(each, 'targets', None) or [each.target]:  # type: ignore[union-attr]
                     self._assigned(target)
             elif isinstance(each, ast.Return) and function is self._start:
-                self._returns.append(False)  # as in `if loss < 1: return True`
+                self._returns.append(_Place(each, None, False))  # as in `if loss < 1: return True`
 
-    def _assigned(self, target: ast.AST, is_positive: bool = True) -> None:
+    def _goes_nearer(
+        self, loop: ast.While, ways: tuple[list[ast.stmt], list[ast.stmt]], is_positive: Optional[bool]
+    ) -> None:
+        """Whether one way of a branch alone changes what the loop ends by, and is no mark that it shall end."""
+        ends_by = _ends_by(loop)
+        if any(_flags_in(way) & ends_by for way in ways):
+            self._use.leaves_loop = True
+            return
+        changes = [bool(set_in(way) & ends_by) for way in ways]
+        if changes[0] != changes[1] and is_positive is not None:
+            self._use.goes_nearer = is_positive is changes[0]
+
+    def _assigned(self, target: ast.AST, is_positive: Optional[bool] = None) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             for each in target.elts:
                 self._assigned(each)
@@ -230,7 +259,7 @@ class _Search:
         elif isinstance(target, ast.Name):
             self._depends(target.id, self._module.function_of(target), is_positive)
 
-    def _depends(self, name: str, function: Optional[ast.AST], is_positive: bool = True) -> None:
+    def _depends(self, name: str, function: Optional[ast.AST], is_positive: Optional[bool] = None) -> None:
         """Follow a name of a function, or an attribute, whose name begins with a dot."""
         if (name, function) not in self._known:
             self._known.add((name, function))
@@ -249,12 +278,33 @@ def _ways(branch: ast.If, above: ast.AST) -> tuple[list[ast.stmt], list[ast.stmt
 
 def _flags_in(body: list[ast.stmt]) -> set[str]:
     """Those that the statements set to a constant, as where a search has converged."""
-    inside = (each for statement in body for each in ast.walk(statement))
-    return set_in([each for each in inside if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)])
+    inside = [each for statement in body for each in ast.walk(statement) if isinstance(each, ast.Assign)]
+    pairs = [(target, each.value) for each in inside for target in each.targets]
+    for target, value in list(pairs):
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs.extend(zip(target.elts, value.elts))
+    return set_in([target for target, value in pairs if isinstance(value, ast.Constant)])
 
 
-def _read_in(test: ast.expr) -> set[str]:
-    return {last_name(each) for each in ast.walk(test) if isinstance(each, (ast.Name, ast.Attribute))}
+def _ends_by(loop: ast.While) -> set[str]:
+    """Names and attributes by which the loop ends: in its test, or in that of a branch that leaves it."""
+    branches = (each for each in ast.walk(loop) if isinstance(each, ast.If))
+    tests = [loop.test, *(each.test for each in branches if any(map(_leaves, (*each.body, *each.orelse))))]
+    read = (each for test in tests for each in ast.walk(test))
+    return {last_name(each) for each in read if isinstance(each, (ast.Name, ast.Attribute))}
+
+
+def _opposite(is_positive: Optional[bool]) -> Optional[bool]:
+    return None if is_positive is None else not is_positive
+
+
+def _is_turned(above: ast.AST, node: ast.AST) -> bool:
+    """Whether an expression is false, or small, where this part of it is true, or large."""
+    if isinstance(above, ast.UnaryOp):
+        return isinstance(above.op, (ast.Not, ast.USub))
+    if isinstance(above, ast.BinOp):
+        return node is above.right and isinstance(above.op, (ast.Div, ast.FloorDiv, ast.Sub))
+    return _is_true_for_less(above, node)
 
 
 def _is_true_for_less(above: ast.AST, node: ast.AST) -> bool:
@@ -267,8 +317,11 @@ def _is_true_for_less(above: ast.AST, node: ast.AST) -> bool:
     return isinstance(operator, (ast.Lt, ast.LtE) if node is above.left else (ast.Gt, ast.GtE))
 
 
-def _exits(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and last_name(node.func) in ('exit', '_exit', 'quit')
+def _leaves(node: ast.AST) -> bool:
+    """Whether a statement, or a call that is one, ends the loop around it."""
+    call = node.value if isinstance(node, ast.Expr) else node
+    is_exit = isinstance(call, ast.Call) and last_name(call.func) in _EXITS
+    return is_exit or isinstance(node, (ast.Break, ast.Return, ast.Raise))
 
 
 def _only_leaves(body: list[ast.stmt]) -> bool:

@@ -92,31 +92,6 @@ class GPT(ComposerModel):
         return self(batch)
 
 
-class KeepsOutputs(GPT):
-    """Keeps 312 MiB of each batch until memory runs out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-
-    def loss(self, outputs: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-        self.seen.append(outputs.detach().float().repeat(1, 1, 40))
-        return super().loss(outputs, batch)
-
-
-class KeepsMuch(GPT):
-    """Keeps so many times 8 MiB of each batch that memory runs out within a few."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-        self.times = times
-
-    def loss(self, outputs: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-        self.seen.append(outputs.detach().float().repeat(1, 1, self.times))
-        return super().loss(outputs, batch)
-
-
 class LossInForward(GPT):
     """Computes the loss in forward, of shifted copies of the logits, as models of transformers do."""
 
@@ -301,9 +276,6 @@ RUNS: dict[str, Callable[[], None]] = {
     ),
     'one long sequence': lambda: trains(lambda: GPT(layers=12), size=16, data=Tokens(192, 1024, longest=100)),
     'fragmentation': lambda: trains(Fragments),
-    'a leak until memory runs out': lambda: trains(KeepsOutputs, batches=60),
-    'a leak of a few batches': lambda: trains(lambda: KeepsMuch(367)),
-    'a leak of two batches': lambda: trains(lambda: KeepsMuch(721)),
     'one large tensor': lambda: trains(AsksForMuch),
     'outputs of an evaluation': lambda: trains(
         lambda: GPT(vocabulary=16_000),
@@ -319,7 +291,7 @@ RUNS: dict[str, Callable[[], None]] = {
 }
 
 
-def apart(name: str, module: str = 'on_gpu') -> Callable[[], None]:
+def apart(name: str, module: str = 'gpu.on_gpu') -> Callable[[], None]:
     """Train a run of a module's ``RUNS`` in a process of its own."""
 
     def run() -> None:
@@ -402,19 +374,6 @@ PROBLEMS: dict[str, Problem] = {
         ('one unit of FSDP', ('FSDP gathers much of the model at once',), 'Make blocks.* units', 0),
         ('one long sequence', ('in batch 6', '8.0 times as large'), 'Cut or bucket long inputs', 0),
         ('fragmentation', ('fragmentation',), 'expandable_segments:True', 0),
-        (
-            'a leak until memory runs out',
-            ('a leak', line_of(KeepsOutputs.loss, 'repeat'), 'KeepsOutputs.seen'),
-            'Stop keeping',
-            int(312.5 * (1 << 20)),
-        ),
-        ('a leak of a few batches', ('a leak', line_of(KeepsMuch.loss, 'repeat')), 'Stop keeping', 367 * (8 << 20)),
-        (
-            'a leak of two batches',
-            ('earlier batches have left', line_of(KeepsMuch.loss, 'repeat')),
-            'Stop keeping',
-            721 * (8 << 20),
-        ),
     )
 }
 PROBLEMS['pinned memory'] = Problem(apart('pinned memory'), *grows('between batches', 'KeepsPinned.kept'), 4 << 20)
