@@ -31,6 +31,8 @@ from composer_memprof.vocabulary import BACKWARD, CHECKPOINT, DATALOADER, EVAL, 
 
 #: Waiting less than this share of the time, or these seconds of each batch, is the cost of the loop itself.
 _WAIT_SHARE, _LEAST_WAIT = 0.15, 0.002
+#: The same share where fewer than one batch in ten waits as long: a busy machine makes some wait.
+_RARE_WAIT_SHARE = 0.3
 #: In fewer batches, what takes time only at the start is not told apart.
 _LEAST_BATCHES = 4
 #: No run has more batches.
@@ -89,7 +91,8 @@ def slow_parts(files: Mapping[int, StepTimesFile]) -> Iterator[Slow]:
 
 def _waiting(rank: int, file: StepTimesFile) -> Waiting | None:
     wait, batch = _wait(file), typical(file, TOTAL)
-    if not batch or wait < max(_WAIT_SHARE * batch, _LEAST_WAIT):
+    least = max(_WAIT_SHARE * batch, _LEAST_WAIT)
+    if not batch or wait < (least if _nine_in_ten(file) >= least else max(_RARE_WAIT_SHARE * batch, least)):
         return None
     share = min(wait / batch, 1.0)
     is_sampler = file.within_phases.get(SAMPLER, 0.0) >= _OF_WAITING * share
@@ -101,6 +104,11 @@ def _wait(file: StepTimesFile) -> float:
     """Seconds that a rank waits for its own data. In ``dataloader`` it also waits for the other ranks' data."""
     own, whole = typical(file, DATA), typical(file, DATALOADER)
     return min(own, whole) if own else whole
+
+
+def _nine_in_ten(file: StepTimesFile) -> float:
+    """Seconds that nine in ten batches wait at most for a rank's own data."""
+    return file.seconds.get(DATA if typical(file, DATA) else DATALOADER, {}).get('p90', 0.0)
 
 
 def waiting_share(file: StepTimesFile) -> float:
