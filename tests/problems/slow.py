@@ -268,7 +268,11 @@ HEALTHY: dict[str, Callable[[], None]] = {
         lambda: Noise(120), num_workers=2, persistent_workers=True, max_duration='3ep', model=lambda: SlowForward(0.2)
     ),
     'workers that take long to start once': of_loader(
-        lambda: OpensFiles(80), num_workers=2, persistent_workers=True, max_duration='3ep'
+        lambda: OpensFiles(80),
+        num_workers=2,
+        persistent_workers=True,
+        max_duration='3ep',
+        model=lambda: SlowForward(0.05),
     ),
     'fast data': of_loader(lambda: Noise(160)),
     'a slow forward': of_times(model=SlowForward),
