@@ -227,12 +227,12 @@ def _what_is_missing(result: SimulationResult) -> str:
         return f'{result.subject} {"ended" if ended else "was ended"} before an optimizer step'
     if result.timed_out and result.whole:
         return f'{result.subject} was ended before its own end'
-    if result.timed_out and result.steps < result.steps_asked:
-        return f'{result.subject} was ended after {result.steps} of {count_of(result.steps_asked, "optimizer step")}'
-    guess = '' if result.whole else guess_before_end(result.reads)
-    if guess and result.steps < result.steps_asked:
+    if result.steps < result.steps_asked:
         made = f'{result.steps} of {count_of(result.steps_asked, "optimizer step")}'
-        return f'{result.subject} ended after {made}, by itself or by what was guessed at {guess}'
+        if result.timed_out:
+            return f'{result.subject} was ended after {made}'
+        if guess := guess_before_end(result.reads):
+            return f'{result.subject} ended after {made}, by itself or by what was guessed at {guess}'
     if result.with_evaluation:
         missing = [
             name

@@ -35,7 +35,6 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
-LOCAL = {'start': 't, h = 0.0, 0.1', 'time': 't'}
 CHOICES = {
     'branch': ('if error < tolerance:', '    y, t, h = new, t + h, h * 1.5', 'else:', '    h *= 0.5'),
     'other way round': ('if not tolerance > error.item():', '    h /= 2', 'else:', '    t += h; y = new'),

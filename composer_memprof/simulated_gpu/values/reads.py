@@ -64,8 +64,7 @@ _reads: dict[tuple[str, str, str, int], Read] = {}
 
 def place() -> tuple[str, str]:
     """The innermost line outside of torch and of this package, and the innermost one of no library."""
-    inner, caller = _frames()
-    return _line(inner), _line(caller or inner)
+    return spot()[:2]
 
 
 Spot = tuple[str, str, int]

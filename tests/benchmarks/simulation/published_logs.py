@@ -13,8 +13,8 @@ other.
 
 Of a source one thing is changed: the number of its steps, so that each stage of its schedule has a few, with evaluations
 between. The number has the same rest by six, which is what decides whether gradients lie there where a stage of a third of the
-steps begins, and evaluations come after an even number where they do. Tokens
-are random, so is the vocabulary that a source asks ``tiktoken`` for, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
+steps begins, and evaluations come after an even number where they do. Tokens are random, so is the vocabulary that a source asks
+``tiktoken`` for, and ``nvidia-smi`` says nothing. Nothing is cached: a compiler that measures kernels needs memory, too.
 """
 
 from __future__ import annotations
